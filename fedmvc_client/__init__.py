@@ -1,0 +1,1 @@
+"""The hospital's half of FedMVC. Importing it loads nothing."""

@@ -1,0 +1,1 @@
+"""The operator's half of FedMVC. Importing it loads nothing."""
