@@ -1,0 +1,48 @@
+# Needs Python 3.11 or newer (3.11 is what the pinned versions are tested with) and make; nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := build/demo
+
+# Flower neither reports usage nor looks for updates.
+export FLWR_TELEMETRY_ENABLED := 0
+export FLWR_DISABLE_UPDATE_CHECK := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# torch goes first and pinned, so that nothing else chooses its build.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "FedMVC needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/run
+	rm -rf $(DEMO)
+	mkdir -p $(DEMO)
+	$(BIN)/fedmvc-server synthesize cardio --out $(DEMO)/sites
+	$(BIN)/fedmvc-server simulate configs/presets/paper.toml --data $(DEMO)/sites --out $(DEMO)/run
+	@echo "Server's results: $(DEMO)/run (result.json, model.json, model.npz, rounds.csv)"
+	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
+
+test: lint  ## linters, types and all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## print the benchmarks' figures
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
