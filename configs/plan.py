@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from configs.compatibility import refusal
 from configs.errors import ConfigError
-from configs.explain import explain, read_toml
 from configs.profiles import (
     Bandwidth,
     HeatKernel,
@@ -21,6 +20,7 @@ from configs.profiles import (
     Scaling,
     resolve_heat_kernel,
 )
+from configs.tables import Table, parse_table, read_toml
 
 __all__ = ["FedHKOptions", "PrivacyOptions", "QuorumOptions", "RunPlan"]
 
@@ -32,12 +32,7 @@ Mechanism = Literal["none", "gaussian", "randomised-response", "paper"]
 Blend = Annotated[float, Field(ge=0.0, le=1.0)] | Literal["adaptive"]
 
 
-class _Table(BaseModel):
-    # strict: a quoted number or a bool for a count is a slip that must not run
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class FedHKOptions(_Table):
+class FedHKOptions(Table):
     """Table ``[fedhk]``: options of FedHK-MVFC.
 
     The first five are None where the profile decides; see `configs.profiles`. A field's
@@ -85,7 +80,7 @@ class FedHKOptions(_Table):
         return self
 
 
-class QuorumOptions(_Table):
+class QuorumOptions(Table):
     """Table ``[quorum]``: how many sites a run needs and how long it waits for them."""
 
     min_sites: int = Field(1, ge=1, description="a whole number, 1 or more")
@@ -93,14 +88,14 @@ class QuorumOptions(_Table):
     on_missing: Literal["stop", "continue"] = "stop"
 
 
-class PrivacyOptions(_Table):
+class PrivacyOptions(Table):
     """Table ``[privacy]``; today only the plain run exists, anything else is refused in words."""
 
     secure_aggregation: bool = Field(False, description="true or false")
     mechanism: Mechanism = "none"
 
 
-class RunPlan(_Table):
+class RunPlan(Table):
     """One run: the method, its options, the quorum and the privacy.
 
     ``RunPlan.model_validate(dict)`` and a TOML file are the same thing. `load` and `parse` raise
@@ -166,10 +161,7 @@ class RunPlan(_Table):
         ConfigError
             One sentence that names the source, the key, its value and what is allowed.
         """
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            raise ConfigError(explain(error, cls, source)) from None
+        return parse_table(cls, fields, source)
 
     @classmethod
     def load(cls, path: str | Path) -> RunPlan:

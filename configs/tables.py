@@ -1,4 +1,4 @@
-"""Turn the errors of TOML and pydantic into one sentence that names the key and the way out."""
+"""Tables of TOML files as strict models, and their errors as one sentence with the way out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,51 @@ import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from configs.errors import ConfigError
 
-__all__ = ["explain", "read_toml"]
+__all__ = ["Table", "explain", "parse_table", "read_toml"]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Table(BaseModel):
+    """Base of every table that a user writes: frozen, no unknown key, no silent conversion."""
+
+    # strict: a quoted number or a bool for a count is a slip that must not run
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def parse_table(model: type[_Model], fields: dict[str, Any], source: str) -> _Model:
+    """Validate a mapping.
+
+    Parameters
+    ----------
+    model : type of pydantic.BaseModel
+        What the mapping must be.
+    fields : dict
+        The mapping.
+    source : str
+        What an error message calls the input, for instance a file name.
+
+    Returns
+    -------
+    instance of `model`
+        The validated value.
+
+    Raises
+    ------
+    ConfigError
+        One sentence that names the source, the key, its value and what is allowed.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(explain(error, model, source)) from None
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
