@@ -1,0 +1,91 @@
+"""Starting centres of one site by k-means on its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from fedmvc_client.solvers.views import PreparedViews
+
+Floats = NDArray[np.float64]
+
+
+def local_seeds(
+    prepared: PreparedViews,
+    n_clusters: int,
+    n_starts: int,
+    seed: int,
+    *,
+    view_spread: Floats,
+    mean: Sequence[Floats],
+    max_rows: int = 20_000,
+) -> tuple[list[Floats], Floats]:
+    """Cluster the site's records by k-means on all views side by side.
+
+    Each view is divided by the root of its spread so that none outweighs the others by its unit or
+    number of columns. Start 0 is a converged k-means; later starts are k-means++ draws with one
+    Lloyd step, which keeps them diverse.
+
+    Parameters
+    ----------
+    prepared : PreparedViews
+    n_clusters, n_starts : int
+        c and R.
+    seed : int
+    view_spread : ndarray of shape (s,)
+        Pooled spread of each view; a view of spread 0 is left out of the distances.
+    mean : sequence of ndarray of shape (d_h,)
+        Pooled means, scaled units, put in the place of missing cells.
+    max_rows : int
+        Beyond this many rows a random sample of them is clustered.
+
+    Returns
+    -------
+    centers : list of ndarray of shape (R, c', d_h)
+        Scaled units, all views of a centre from the same cluster of records.
+    counts : ndarray of shape (R, c')
+        Records of each cluster, scaled up to all rows where a sample was clustered.
+
+    Notes
+    -----
+    c' is the smaller of c and the number of distinct rows. The result is bit-identical for any
+    number of threads.
+    """
+    rng = np.random.default_rng(seed)
+    rows = np.arange(prepared.n_rows)
+    if prepared.n_rows > max_rows:
+        rows = np.sort(rng.choice(prepared.n_rows, size=max_rows, replace=False))
+    values = []
+    for view, center in zip(prepared.views, mean, strict=True):
+        scaled = view.scaled(rows)
+        values.append(np.where(np.isnan(scaled), center, scaled))
+    unit = np.array([1.0 / np.sqrt(spread) if spread > 0 else 0.0 for spread in view_spread])
+    table = np.hstack([view * factor for view, factor in zip(values, unit, strict=True)])
+    n_found = min(n_clusters, len(np.unique(table, axis=0)))
+    centers = [np.empty((n_starts, n_found, view.shape[1])) for view in values]
+    counts = np.empty((n_starts, n_found))
+    with threadpool_limits(limits=1):
+        for start in range(n_starts):
+            kmeans = KMeans(
+                n_found,
+                n_init=1,
+                max_iter=300 if start == 0 else 1,
+                random_state=int(rng.integers(2**31)),
+            )
+            labels = kmeans.fit(table).labels_
+            chosen = (labels == np.arange(n_found)[:, None]).astype(np.float64)
+            counts[start] = chosen.sum(axis=1)
+            for empty in np.flatnonzero(counts[start] == 0):
+                distance = ((table - kmeans.cluster_centers_[empty]) ** 2).sum(axis=1)
+                chosen[empty, distance.argmin()] = 1.0
+            size = chosen.sum(axis=1, keepdims=True)
+            for view, out in zip(values, centers, strict=True):
+                # Means of the records rather than k-means' own centres: also right for views of
+                # spread 0, and every centre lies among its records.
+                out[start] = chosen @ view / size
+    counts *= prepared.n_rows / len(rows)
+    return centers, counts
