@@ -8,7 +8,8 @@ site's exception text into it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 from configs.errors import ConfigError, ProtocolError, QuorumLost
 from strategies.records import from_record, to_record
 
-__all__ = ["exchange", "wait_for_nodes"]
+__all__ = ["Failure", "collect", "exchange", "wait_for_nodes"]
 
 _SLOWEST_POLL = 5  # in units of poll_s, reached by steps of a tenth
 _NODE_POLL = 0.25
@@ -65,24 +66,78 @@ def exchange(
     ProtocolError
         If a request is empty or too large.
     """
+    messages = [
+        Message(to_record(body), node_id, message_type, ttl=float(timeout_s), group_id=group_id)
+        for node_id, body in requests.items()
+    ]
+    replies, failures = collect(grid, messages, timeout_s, poll_s)
+    bodies: dict[int, bytes] = {}
+    reasons = {node_id: failure.reason for node_id, failure in failures.items()}
+    for reply in replies:
+        try:
+            bodies[reply.metadata.src_node_id] = from_record(reply.content)
+        except ProtocolError as error:
+            reasons[reply.metadata.src_node_id] = (
+                f"sent something unreadable ({error.public_message})"
+            )
+    return (
+        {node_id: bodies[node_id] for node_id in requests if node_id in bodies},
+        {node_id: reasons[node_id] for node_id in requests if node_id in reasons},
+    )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a node gave no reply; ``missing`` where it was not there or too late."""
+
+    reason: str
+    missing: bool
+
+
+def collect(
+    grid: Grid, messages: Sequence[Message], timeout_s: float, poll_s: float = 0.05
+) -> tuple[list[Message], dict[int, Failure]]:
+    """Push messages and pull their replies until the deadline.
+
+    Parameters
+    ----------
+    grid : Grid
+    messages : sequence of Message
+        One a node; their time to live should be ``timeout_s``.
+    timeout_s : float
+        Seconds for the whole exchange, above 0.
+    poll_s : float
+        Shortest pause between two looks for replies.
+
+    Returns
+    -------
+    replies : list of Message
+        In the order of ``messages``.
+    failures : dict[int, Failure]
+        By node id; every node asked is in exactly one of the two.
+
+    Raises
+    ------
+    ConfigError
+        If `timeout_s` is not positive.
+    """
     if timeout_s <= 0:
         raise ConfigError(f"timeout_s={timeout_s:g} must be above 0 s: raise quorum.timeout_s")
     deadline = time.monotonic() + timeout_s
-    messages = {
-        node_id: Message(
-            to_record(body), node_id, message_type, ttl=float(timeout_s), group_id=group_id
-        )
-        for node_id, body in requests.items()
-    }
-    accepted = set(grid.push_messages(list(messages.values())))
+    accepted = set(grid.push_messages(list(messages)))
     # The grid writes a message's id into it; what it refused has no id in the answer.
     waiting = {
-        message.metadata.message_id: node_id
-        for node_id, message in messages.items()
+        message.metadata.message_id: message.metadata.dst_node_id
+        for message in messages
         if message.metadata.message_id in accepted
     }
-    replies: dict[int, bytes] = {}
-    failures = dict.fromkeys(messages.keys() - waiting.values(), "the SuperLink took no message")
+    nodes = [message.metadata.dst_node_id for message in messages]
+    replies: dict[int, Message] = {}
+    failures = {
+        node_id: Failure("was given no message by the SuperLink", missing=True)
+        for node_id in nodes
+        if node_id not in waiting.values()
+    }
     pause = poll_s
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
@@ -91,22 +146,16 @@ def exchange(
             if node_id is None:
                 continue
             if reply.has_error():
-                failures[node_id] = _reason(reply.error, timeout_s)
-                continue
-            try:
-                replies[node_id] = from_record(reply.content)
-            except ProtocolError as error:
-                failures[node_id] = f"sent something unreadable ({error.public_message})"
+                failures[node_id] = _failure(reply.error, timeout_s)
+            else:
+                replies[node_id] = reply
         remaining = deadline - time.monotonic()
         if not waiting or remaining <= 0:
             break
         time.sleep(min(pause, remaining))
         pause = min(pause * 1.1, poll_s * _SLOWEST_POLL)
     failures.update(dict.fromkeys(waiting.values(), _late(timeout_s)))
-    return (
-        {node_id: replies[node_id] for node_id in requests if node_id in replies},
-        {node_id: failures[node_id] for node_id in requests if node_id in failures},
-    )
+    return [replies[n] for n in nodes if n in replies], failures
 
 
 def wait_for_nodes(
@@ -152,17 +201,19 @@ def wait_for_nodes(
         time.sleep(min(poll_s, remaining))
 
 
-def _reason(error: Error, timeout_s: float) -> str:
+def _failure(error: Error, timeout_s: float) -> Failure:
     if error.code in (_MESSAGE_EXPIRED, _REPLY_EXPIRED):
         return _late(timeout_s)
     if error.code == _NODE_GONE:
-        return "its node is unavailable"
+        return Failure("is unavailable: its node stopped answering", missing=True)
     if error.code in (_LOAD_FAILED, _BAD_BUNDLE):
-        return "its ClientApp could not be loaded: install the same FedMVC version there"
+        return Failure(
+            "could not load its ClientApp: install the same FedMVC version there", missing=False
+        )
     if error.code == _CRASHED:
-        return "its ClientApp process ended without a reply"
-    return "its ClientApp raised an error: look at the site's log"
+        return Failure("lost its ClientApp process before a reply", missing=False)
+    return Failure("raised an error in its ClientApp: look at the site's log", missing=False)
 
 
-def _late(timeout_s: float) -> str:
-    return f"did not reply in {timeout_s:g} s"
+def _late(timeout_s: float) -> Failure:
+    return Failure(f"did not reply in {timeout_s:g} s", missing=True)

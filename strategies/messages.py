@@ -368,8 +368,8 @@ def _rebuild(node: Any, arrays: list[NDArray[np.generic]], name: str) -> Any:
     if isinstance(node, dict):
         array = arrays[node["$"]]
         if array.dtype.kind == "f":
-            bad = np.isnan(array) if name in _MAY_BE_INFINITE else ~np.isfinite(array)
-            if bad.any():
+            finite = ~np.isnan(array) if name in _MAY_BE_INFINITE else np.isfinite(array)
+            if not finite.all():
                 raise ProtocolError(f"field {name} holds a number that is not finite")
         return array
     if isinstance(node, list):
@@ -388,12 +388,12 @@ def _matches(value: Any, hint: Any) -> bool:
         if not isinstance(value, np.ndarray):
             return False
         if scalar is np.float64:
-            return value.dtype.kind == "f"
-        return scalar is np.generic or np.issubdtype(value.dtype, scalar)
+            return bool(value.dtype.kind == "f")
+        return scalar is np.generic or bool(np.issubdtype(value.dtype, scalar))
     if origin in (typing.Union, types.UnionType):
         return any(_matches(value, h) for h in typing.get_args(hint))
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, typing.cast("type", hint))
+    return bool(isinstance(value, hint))

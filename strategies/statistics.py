@@ -103,7 +103,9 @@ class SufficientStatistics:
         ndarray of shape (R, s)
             Rows on the simplex. Where every active dispersion is 0 the weights are equal.
         """
-        dispersion = np.where(active, self.dispersion / holding_share, np.nan)
+        if not active.any():
+            return np.full(self.dispersion.shape, 1.0 / active.shape[0])
+        dispersion = np.where(active, self.dispersion / holding_share, 1.0)
         with np.errstate(divide="ignore"):
             logits = -np.log(np.maximum(dispersion, np.finfo(np.float64).tiny)) / (
                 view_exponent - 1.0

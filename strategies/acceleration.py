@@ -1,0 +1,292 @@
+"""The fixed-point driver of FedHK-MVFC: multi-start, annealing and safeguarded Anderson steps.
+
+One evaluation at a point (A, V) gives the objective J there and the plain next point G(A, V). A driver
+holds R starts, proposes the points to evaluate next, and takes the evaluations back. The server
+feeds it sums over sites, the estimator the sums of one machine: both run the same steps.
+
+Anderson acceleration (type II; Walker and Ni 2011) acts on centres and log view weights. A step
+that raises J is undone: the start falls back to the plain step it had in hand. So no start ends
+worse than the plain iteration would have left it at that point, and J never rises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.statistics import Floats, SufficientStatistics
+
+#: Rise of J, relative, that rounding alone can cause.
+ROUNDING = 1e-12
+#: Points kept for Anderson's least-squares problem.
+WINDOW = 8
+#: A start is dropped when its J stays above the best even after this many more of its last decrease.
+PATIENCE = 20.0
+#: Evaluations a start gets in its last annealing stage before it may be dropped.
+GRACE = 4
+#: Intermediate annealing stages end at this relative change of J.
+STAGE_TOL = 1e-3
+#: Evaluations an intermediate annealing stage may take.
+STAGE_LIMIT = 6
+
+
+@dataclass(frozen=True)
+class Query:
+    """Points to evaluate in one exchange.
+
+    ``starts`` (R',) numbers the starts; ``centers`` holds (R', c, d_h) a view; ``view_weights`` is
+    (R', s); ``bandwidth_factor`` (R',) multiplies every view's bandwidth (annealing).
+    """
+
+    starts: NDArray[np.int64]
+    centers: tuple[Floats, ...]
+    view_weights: Floats
+    bandwidth_factor: Floats
+
+
+@dataclass
+class Start:
+    """State of one start of the iteration."""
+
+    point: Floats
+    stages: tuple[float, ...]
+    status: str = "running"
+    stage: int = 0
+    stage_evaluations: int = 0
+    evaluations: int = 0
+    objective: float | None = None
+    decrease: float = np.inf
+    accelerated: bool = False
+    plain: Floats | None = None
+    accepted: Floats | None = None
+    history: list[float] = field(default_factory=list)
+    memory: deque[tuple[Floats, Floats]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @property
+    def factor(self) -> float:
+        """Bandwidth factor of the present annealing stage."""
+        return self.stages[self.stage]
+
+    @property
+    def in_last_stage(self) -> bool:
+        """Whether annealing is over."""
+        return self.stage == len(self.stages) - 1
+
+    def forget(self) -> None:
+        """Objective values seen so far no longer compare (another stage, other sites)."""
+        self.objective = None
+        self.decrease = np.inf
+        self.memory.clear()
+        self.accelerated = False
+
+    def advance(self, objective: float, following: Floats, tol: float, accelerate: bool) -> None:
+        """Take the evaluation at ``point``: its J and the plain next point."""
+        self.evaluations += 1
+        self.stage_evaluations += 1
+        worse = self.objective is not None and not (
+            objective <= self.objective + ROUNDING * abs(self.objective)
+        )
+        if self.accelerated and worse and self.plain is not None:
+            self.point, self.accelerated = self.plain, False
+            self.memory.clear()
+            return
+        self.decrease = np.inf if self.objective is None else self.objective - objective
+        settled = self.objective is not None and abs(self.decrease) <= tol * abs(objective)
+        self.objective = objective
+        self.accepted = self.point
+        self.plain = following
+        if self.in_last_stage:
+            self.history.append(objective)
+            if settled:
+                self.status = "converged"
+                return
+        elif (
+            self.objective is not None
+            and abs(self.decrease) <= max(tol, STAGE_TOL) * abs(objective)
+        ) or self.stage_evaluations >= STAGE_LIMIT:
+            self.stage += 1
+            self.stage_evaluations = 0
+            self.forget()
+            self.point = following
+            return
+        self.point, self.accelerated = following, False
+        if accelerate:
+            self.memory.append((self.accepted, following))
+            candidate = anderson_step(list(self.memory))
+            if candidate is not None:
+                self.point, self.accelerated = candidate, True
+
+
+def anderson_step(memory: Sequence[tuple[Floats, Floats]]) -> Floats | None:
+    """Anderson's candidate from pairs (x, G(x)), oldest first; None where there is no direction.
+
+    Minimises ``|f_k - dF gamma|`` over the differences of the residuals ``f = G(x) - x`` and returns
+    ``G(x_k) - dG gamma``.
+    """
+    if len(memory) < 2:
+        return None
+    points = np.stack([x for x, _ in memory])
+    images = np.stack([g for _, g in memory])
+    residuals = images - points
+    d_residuals = np.diff(residuals, axis=0).T
+    gamma = np.linalg.lstsq(d_residuals, residuals[-1], rcond=1e-8)[0]
+    candidate: Floats = images[-1] - np.diff(images, axis=0).T @ gamma
+    return candidate if np.isfinite(candidate).all() else None
+
+
+class FixedPointDriver:
+    """Runs R starts of ``(A, V) -> G(A, V)`` to a relative change of J.
+
+    Parameters
+    ----------
+    centers : sequence of ndarray of shape (R, c, d_h)
+        Starting centres in scaled units.
+    view_weights : ndarray of shape (R, s)
+    view_exponent : float
+        alpha > 1.
+    holding_share : ndarray of shape (s,)
+        pi_h in (0, 1].
+    active : ndarray of shape (s,), bool
+        Views that vary; the others keep weight 0.
+    tol : float
+        Stop a start at ``|J_t - J_(t-1)| <= tol |J_t|``.
+    max_evaluations : int
+        Exchanges at most.
+    acceleration : {"anderson", "none"}
+    stages : tuple of float
+        Bandwidth factors of the annealing stages; the last is 1.
+    """
+
+    def __init__(
+        self,
+        centers: Sequence[Floats],
+        view_weights: Floats,
+        *,
+        view_exponent: float,
+        holding_share: Floats,
+        active: NDArray[np.bool_],
+        tol: float,
+        max_evaluations: int,
+        acceleration: str = "none",
+        stages: tuple[float, ...] = (1.0,),
+    ) -> None:
+        if max_evaluations < STAGE_LIMIT * len(stages):
+            stages = stages[-1:]
+        self.shapes = [c.shape[1:] for c in centers]
+        self.active = active
+        self.view_exponent = view_exponent
+        self.holding_share = holding_share
+        self.tol = tol
+        self.max_evaluations = max_evaluations
+        self.accelerate = acceleration == "anderson"
+        self.evaluations = 0
+        self.starts = [
+            Start(self._pack([c[r] for c in centers], view_weights[r]), stages)
+            for r in range(view_weights.shape[0])
+        ]
+
+    def _pack(self, centers: Sequence[Floats], view_weights: Floats) -> Floats:
+        """Centres and log weights of the active views as one vector."""
+        logs = np.log(np.maximum(view_weights[self.active], 1e-300))
+        return np.concatenate([*(c.ravel() for c in centers), logs])
+
+    def _unpack(self, point: Floats) -> tuple[list[Floats], Floats]:
+        centers, offset = [], 0
+        for shape in self.shapes:
+            size = shape[0] * shape[1]
+            centers.append(point[offset : offset + size].reshape(shape))
+            offset += size
+        logs = point[offset:]
+        if not logs.size:
+            return centers, np.full(self.active.shape[0], 1.0 / self.active.shape[0])
+        weights = np.zeros(self.active.shape[0])
+        powers = np.exp(logs - logs.max())
+        weights[self.active] = powers / powers.sum()
+        return centers, weights
+
+    def _running(self) -> list[int]:
+        return [i for i, s in enumerate(self.starts) if s.status == "running"]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to evaluate."""
+        return not self._running() or self.evaluations >= self.max_evaluations
+
+    def query(self) -> Query:
+        """Return the points the running starts want evaluated."""
+        running = self._running()
+        parts = [self._unpack(self.starts[i].point) for i in running]
+        return Query(
+            np.array(running, dtype=np.int64),
+            tuple(np.stack([p[0][h] for p in parts]) for h in range(len(self.shapes))),
+            np.stack([p[1] for p in parts]),
+            np.array([self.starts[i].factor for i in running]),
+        )
+
+    def advance(self, query: Query, sums: SufficientStatistics) -> None:
+        """Take the pooled statistics at ``query`` and move every running start."""
+        self.evaluations += 1
+        objectives = sums.objective(query.view_weights, self.holding_share, self.view_exponent)
+        centers = sums.next_centers(query.centers)
+        weights = sums.next_view_weights(self.holding_share, self.view_exponent, self.active)
+        for row, number in enumerate(query.starts):
+            self.starts[int(number)].advance(
+                float(objectives[row]),
+                self._pack([c[row] for c in centers], weights[row]),
+                self.tol,
+                self.accelerate,
+            )
+        self._drop_losers()
+
+    def _drop_losers(self) -> None:
+        """Drop starts whose J cannot be expected to come below the best one."""
+        finals = [s for s in self.starts if s.in_last_stage and s.objective is not None]
+        if not finals:
+            return
+        best = min(finals, key=lambda s: np.inf if s.objective is None else s.objective)
+        for start in finals:
+            if start is best or start.status != "running" or start.stage_evaluations < GRACE:
+                continue
+            if start.objective is None or best.objective is None:
+                continue
+            reachable = start.objective - PATIENCE * max(start.decrease, 0.0)
+            if np.isfinite(start.decrease) and reachable > best.objective:
+                start.status = "dropped"
+
+    def restart_histories(self) -> None:
+        """Forget objective values: the set of records behind the sums has changed."""
+        for start in self.starts:
+            if start.status == "running":
+                start.forget()
+
+    @property
+    def best(self) -> int:
+        """Number of the start with the smallest J seen in the last annealing stage."""
+        values = [s.history[-1] if s.history else np.inf for s in self.starts]
+        return int(np.argmin(values))
+
+    @property
+    def converged(self) -> bool:
+        """Whether the best start met the tolerance."""
+        return self.starts[self.best].status == "converged"
+
+    @property
+    def objective(self) -> float | None:
+        """J of the best start, None before the first evaluation of the last stage."""
+        history = self.starts[self.best].history
+        return history[-1] if history else None
+
+    def solution(self) -> tuple[tuple[Floats, ...], Floats]:
+        """Return centres (c, d_h) a view and view weights (s,) at which the best J was measured."""
+        start = self.starts[self.best]
+        centers, weights = self._unpack(start.point if start.accepted is None else start.accepted)
+        return tuple(centers), weights
+
+    @property
+    def objective_history(self) -> list[float]:
+        """J of the best start at each of its accepted points; it never rises."""
+        return list(self.starts[self.best].history)

@@ -1,0 +1,442 @@
+"""What all strategies share: the loop of bounded exchanges, quorum, reply checks, byte counts.
+
+A method is written as a generator (`protocol`) that yields one :class:`Exchange` at a time and gets
+the checked replies of the sites still in the run. This module turns exchanges into Flower messages
+and back, drops sites by name, and keeps the record of the rounds.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from configs.errors import FedMVCError, ProtocolError, QuorumLost, error_for_code
+from configs.plan import RunPlan
+from strategies.exchange import Failure, collect, wait_for_nodes
+from strategies.messages import (
+    HelloReply,
+    HelloRequest,
+    Message,
+    Refusal,
+    from_bytes,
+    to_bytes,
+)
+from strategies.records import from_record, to_record
+
+log = logging.getLogger("fedmvc")
+
+Protocol = Generator["Exchange", dict[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request to each site named, and the type its reply must have."""
+
+    action: str
+    requests: Mapping[str, Message]
+    replies: tuple[type, ...]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is kept of one round (a row of ``rounds.csv``)."""
+
+    round: int
+    objective: float
+    view_weights: list[float]
+    site_weights: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    sites: list[str]
+
+
+@dataclass
+class Tally:
+    """Bytes of encoded messages and seconds."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class RunState:
+    """What a run has done so far; complete enough for a result file at any moment."""
+
+    run_id: str
+    sites: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    history: list[RoundRecord] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    total: Tally = field(default_factory=Tally)
+
+
+class FederatedStrategy(Strategy):
+    """A Flower strategy driven by a generator of exchanges.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    run_id : str
+        Ours, not Flower's; every message is bound to it.
+    observer : callable, optional
+        Called with the :class:`RunState` after each round.
+    settle_s : float, default 0
+        After ``quorum.min_sites`` nodes are there, wait this long for more of them.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        run_id: str,
+        *,
+        observer: Callable[[RunState], None] | None = None,
+        settle_s: float = 0.0,
+    ) -> None:
+        self.plan = plan
+        self.state = RunState(run_id)
+        self._observer = observer
+        self._settle_s = settle_s
+        self._nodes: dict[str, int] = {}
+        self._pending: Exchange | None = None
+        self._running: Protocol | None = None
+        self._tally = Tally()
+        self._began = 0.0
+
+    @abc.abstractmethod
+    def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
+        """Yield the exchanges of the method; ``hello`` holds the sites that were admitted."""
+
+    @abc.abstractmethod
+    def model_arrays(self) -> ArrayRecord:
+        """Return the final model's arrays, empty before there is one."""
+
+    # -- Flower's interface ------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 0,
+        timeout: float = 0.0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the protocol to its end.
+
+        Rounds and waits come from the plan; Flower's own arguments are accepted for its signature and
+        have no effect.
+
+        Raises
+        ------
+        FedMVCError
+            The first refusal at admission, or `QuorumLost` later; it names the site.
+        """
+        self.summary()
+        self._running = self.protocol(self._admit(grid))
+        self._pending = next(self._running, None)
+        while self._pending is not None:
+            self._ask(grid, self._pending)
+        return Result(arrays=self.model_arrays())
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[FlowerMessage]:
+        """Turn the pending exchange into one Flower message a site."""
+        if self._pending is None:
+            return []
+        return [
+            FlowerMessage(
+                to_record(self._encode(request)),
+                self._nodes[site],
+                f"train.{self._pending.action}",
+                ttl=self.plan.quorum.timeout_s,
+                group_id=str(server_round),
+            )
+            for site, request in sorted(self._pending.requests.items())
+            if site in self._nodes
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[FlowerMessage]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies and hand them to the protocol, in name order."""
+        if self._pending is None or self._running is None:
+            return None, None
+        names = {node: site for site, node in self._nodes.items()}
+        accepted: dict[str, Any] = {}
+        for reply in replies:
+            site = names.get(reply.metadata.src_node_id)
+            if site is not None:
+                self._take(site, reply, accepted)
+        self._require_quorum()
+        self._pending = self._step(dict(sorted(accepted.items())))
+        return None, MetricRecord({"sites": len(accepted)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[FlowerMessage]:
+        """Return nothing: the objective of the round is the evaluation."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[FlowerMessage]
+    ) -> MetricRecord | None:
+        """Return nothing (see `configure_evaluate`)."""
+        return None
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        log.info(
+            "run %s: %s, plan %s, at most %d rounds, at least %d sites",
+            self.state.run_id,
+            self.plan.method,
+            self.plan.plan_id[:12],
+            self.plan.max_rounds,
+            self.plan.quorum.min_sites,
+        )
+
+    # -- for the methods ---------------------------------------------------------------------
+
+    @property
+    def sites(self) -> list[str]:
+        """Sites still in the run, in name order."""
+        return list(self.state.sites)
+
+    def drop(self, site: str, reason: str) -> None:
+        """Take a site out of the run, by name."""
+        if site not in self._nodes:
+            return
+        log.warning("site '%s' is out of the run: it %s", site, reason)
+        del self._nodes[site]
+        self.state.sites.remove(site)
+        self.state.dropped[site] = reason
+
+    def checked(self, replies: dict[str, Any], check: Callable[[str, Any], None]) -> dict[str, Any]:
+        """Keep the replies that pass ``check``; drop the others' sites by name.
+
+        Raises
+        ------
+        QuorumLost
+            Where fewer than ``quorum.min_sites`` are left.
+        """
+        kept = {}
+        for site, reply in replies.items():
+            try:
+                check(site, reply)
+            except ProtocolError as error:
+                self.drop(site, f"sent a reply that does not fit: {error.public_message}")
+            else:
+                kept[site] = reply
+        self._require_quorum()
+        return kept
+
+    def warn(self, sentence: str) -> None:
+        """Keep a warning for the result and log it."""
+        if sentence not in self.state.warnings:
+            self.state.warnings.append(sentence)
+            log.warning("%s", sentence)
+
+    def record_round(
+        self,
+        number: int,
+        objective: float,
+        view_weights: list[float],
+        site_weights: dict[str, float],
+    ) -> None:
+        """Close a round: its bytes and seconds are those since the last one."""
+        tally, self._tally = self._tally, Tally()
+        self.state.history.append(
+            RoundRecord(
+                number,
+                objective,
+                view_weights,
+                site_weights,
+                tally.bytes_up,
+                tally.bytes_down,
+                tally.seconds,
+                self.sites,
+            )
+        )
+        if self._observer is not None:
+            self._observer(self.state)
+
+    def start_rounds(self) -> None:
+        """Set the round's counters to zero: set-up is over."""
+        self._tally = Tally()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _encode(self, request: Message) -> bytes:
+        body = to_bytes(request)
+        for tally in (self.state.total, self._tally):
+            tally.bytes_down += len(body)
+        return body
+
+    def _decode(self, reply: FlowerMessage) -> Message:
+        body = from_record(reply.content)
+        for tally in (self.state.total, self._tally):
+            tally.bytes_up += len(body)
+        return from_bytes(body)
+
+    def _step(self, replies: dict[str, Any]) -> Exchange | None:
+        if self._running is None:
+            return None
+        try:
+            return self._running.send(replies)
+        except StopIteration:
+            return None
+
+    def _ask(self, grid: Grid, exchange: Exchange) -> None:
+        self._began = time.perf_counter()
+        messages = list(self.configure_train(exchange.round, ArrayRecord(), ConfigRecord(), grid))
+        replies, failures = collect(grid, messages, self.plan.quorum.timeout_s)
+        elapsed = time.perf_counter() - self._began
+        self.state.total.seconds += elapsed
+        self._tally.seconds += elapsed
+        self._note_failures(failures)
+        self.aggregate_train(exchange.round, replies)
+
+    def _note_failures(self, failures: Mapping[int, Failure]) -> None:
+        names = {node: site for site, node in self._nodes.items()}
+        for node, failure in failures.items():
+            site = names[node]
+            self.drop(site, failure.reason)
+            if failure.missing and self.plan.quorum.on_missing == "stop":
+                raise QuorumLost(
+                    f"site '{site}' {failure.reason}; quorum.on_missing is 'stop': bring the site "
+                    "back or set it to 'continue'"
+                )
+
+    def _take(self, site: str, reply: FlowerMessage, accepted: dict[str, Any]) -> None:
+        """Decode one reply into ``accepted`` or drop its site."""
+        if self._pending is None:
+            return
+        try:
+            message = self._decode(reply)
+            if isinstance(message, Refusal):
+                self._take_refusal(site, message, self._pending.round)
+                return
+            if not isinstance(message, self._pending.replies):
+                raise ProtocolError("the reply is of another kind than was asked")
+            if getattr(message, "run_id", None) != self.state.run_id:
+                raise ProtocolError("the reply belongs to another run")
+            if getattr(message, "round", self._pending.round) != self._pending.round:
+                raise ProtocolError("the reply belongs to another round")
+        except ProtocolError as error:
+            self.drop(site, f"sent a reply that does not fit: {error.public_message}")
+        else:
+            accepted[site] = message
+
+    def _take_refusal(self, site: str, refusal: Refusal, round_: int) -> None:
+        """Before round 1 a refusal may end the run; later its site is dropped."""
+        if round_ == 0:
+            self.refuse(site, error_for_code(refusal.code)(_naming(site, refusal.message)))
+        else:
+            self.drop(site, f"refused: {refusal.message}")
+
+    def _require_quorum(self) -> None:
+        needed = self.plan.quorum.min_sites
+        if len(self._nodes) >= max(needed, 1):
+            return
+        lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
+        raise QuorumLost(f"{len(self._nodes)} sites are left, quorum.min_sites is {needed}: {lost}")
+
+    def _admit(self, grid: Grid) -> dict[str, HelloReply]:
+        """Ask every connected node who it is and whether it takes part."""
+        quorum = self.plan.quorum
+        registered = wait_for_nodes(grid, quorum.min_sites, quorum.timeout_s)
+        if self._settle_s > 0:
+            time.sleep(self._settle_s)
+            registered = wait_for_nodes(grid, quorum.min_sites, quorum.timeout_s)
+        request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
+        messages = [
+            FlowerMessage(
+                to_record(self._encode(request)),
+                node,
+                "train.hello",
+                ttl=quorum.timeout_s,
+                group_id="hello",
+            )
+            for node in registered
+        ]
+        replies, failures = collect(grid, messages, quorum.timeout_s)
+        for node, failure in failures.items():
+            self._refuse_admission(
+                registered[node] or f"node {node}", QuorumLost.code, failure.reason
+            )
+        admitted: dict[str, HelloReply] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            self._admit_one(node, registered[node], reply, admitted)
+        if len(admitted) < max(quorum.min_sites, 1):
+            lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
+            raise QuorumLost(
+                f"{len(admitted)} sites were admitted, quorum.min_sites is {quorum.min_sites}: {lost}"
+            )
+        self.state.sites = sorted(admitted)
+        return {site: admitted[site] for site in self.state.sites}
+
+    def _admit_one(
+        self, node: int, name: str, reply: FlowerMessage, admitted: dict[str, HelloReply]
+    ) -> None:
+        try:
+            message = self._decode(reply)
+            if isinstance(message, Refusal):
+                self._refuse_admission(name or f"node {node}", message.code, message.message)
+                return
+            if not isinstance(message, HelloReply) or message.run_id != self.state.run_id:
+                raise ProtocolError("the reply to hello is of another kind or run")
+            if name and message.site != name:
+                raise ProtocolError(
+                    f"the node is registered as '{name}' but its site calls itself '{message.site}'"
+                )
+            if message.site in admitted:
+                raise ProtocolError(f"two nodes call themselves '{message.site}'")
+        except ProtocolError as error:
+            self._refuse_admission(name or f"node {node}", error.code, error.public_message)
+        else:
+            admitted[message.site] = message
+            self._nodes[message.site] = node
+
+    def _refuse_admission(self, site: str, code: int, reason: str) -> None:
+        """Name the site; end the run unless the plan goes on without it."""
+        self.state.dropped[site] = reason
+        if self.plan.quorum.on_missing == "stop":
+            raise error_for_code(code)(_naming(site, reason))
+        log.warning("site '%s' is not in the run: %s", site, reason)
+
+    def refuse(self, site: str, error: FedMVCError) -> None:
+        """Refuse an admitted site for its data or schema before round 1.
+
+        Raises
+        ------
+        FedMVCError
+            ``error`` itself, unless ``quorum.on_missing`` is "continue".
+        """
+        if self.plan.quorum.on_missing == "stop":
+            raise error
+        self.drop(site, error.public_message)
+        self._require_quorum()
+
+
+def _naming(site: str, sentence: str) -> str:
+    return sentence if f"'{site}'" in sentence else f"site '{site}': {sentence}"
+
+
+def as_rows(history: Iterable[RoundRecord]) -> list[dict[str, Any]]:
+    """Rounds as plain dictionaries."""
+    return [dataclasses.asdict(record) for record in history]

@@ -1,0 +1,162 @@
+"""What the sites of a FedHK-MVFC run agree on before round 1: views, columns, and who shares what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import DataRefused, ProtocolError
+from strategies.messages import HelloReply, PrepareReply, SeedReply, ViewDescription
+from strategies.statistics import Floats
+
+
+@dataclass(frozen=True)
+class AgreedViews:
+    """Views held by at least one site, in the order of the first schema that names them."""
+
+    names: tuple[str, ...]
+    descriptions: tuple[ViewDescription, ...]
+    held: dict[str, NDArray[np.bool_]]
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Columns d_h of each view."""
+        return tuple(len(d.columns) for d in self.descriptions)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns over all views, D."""
+        return sum(self.dims)
+
+    def bounds(self, low: tuple[Floats, ...], high: tuple[Floats, ...]) -> tuple[Floats, ...]:
+        """Declared bounds (d_h, 2) of each view; the pooled range where none was declared."""
+        return tuple(
+            np.where(d.bounded[:, None], d.bounds, np.stack([a, b], axis=1))
+            for d, a, b in zip(self.descriptions, low, high, strict=True)
+        )
+
+
+def _declared(hello: Mapping[str, HelloReply]) -> dict[str, tuple[str, ViewDescription]]:
+    """First description of each held view, with the site that gave it, in schema order."""
+    order = list(dict.fromkeys(v.name for site in sorted(hello) for v in hello[site].views))
+    first: dict[str, tuple[str, ViewDescription]] = {}
+    for site in sorted(hello):
+        for view in hello[site].views:
+            if view.held and view.name not in first:
+                first[view.name] = (site, view)
+    return {name: first[name] for name in order if name in first}
+
+
+def schema_conflicts(hello: Mapping[str, HelloReply]) -> dict[str, DataRefused]:
+    """Sites that describe a view they hold in another way than the first site that holds it."""
+    declared = _declared(hello)
+    conflicts: dict[str, DataRefused] = {}
+    for site in sorted(hello):
+        for view in hello[site].views:
+            if not view.held:
+                continue
+            reference, other = declared[view.name]
+            if view.schema_hash != other.schema_hash:
+                conflicts[site] = DataRefused(
+                    f"site '{site}' describes view '{view.name}' differently from site "
+                    f"'{reference}' ({_difference(view, other)}): both need the same schema.toml"
+                )
+                break
+    return conflicts
+
+
+def _difference(view: ViewDescription, other: ViewDescription) -> str:
+    extra = sorted(set(view.columns) - set(other.columns))
+    lacking = sorted(set(other.columns) - set(view.columns))
+    if extra:
+        return f"column '{extra[0]}' is only at the first"
+    if lacking:
+        return f"column '{lacking[0]}' is only at the second"
+    return (
+        f"{len(view.columns)} columns in another order or with other types, units or bounds, "
+        f"hash {view.schema_hash[:8]} against {other.schema_hash[:8]}"
+    )
+
+
+def agree_on_views(hello: Mapping[str, HelloReply]) -> AgreedViews:
+    """Put the sites' views side by side.
+
+    Raises
+    ------
+    DataRefused
+        Where nothing ties the views together: no chain of sites that share a view (section 5.1.4 of
+        the paper, each hospital a different single view).
+    """
+    declared = _declared(hello)
+    names = tuple(declared)
+    held = {
+        site: np.array(
+            [any(v.name == name and v.held for v in reply.views) for name in names], dtype=bool
+        )
+        for site, reply in hello.items()
+    }
+    together = _group(held, len(names))
+    if len(together) > 1:
+        parts = " and ".join(
+            "[" + ", ".join(sorted(names[h] for h in group)) + "]" for group in together
+        )
+        raise DataRefused(
+            f"the sites share no view between {parts}, so nothing ties these groups together: give "
+            "at least one site views of both, or use the vertical method on shared patients"
+        )
+    return AgreedViews(names, tuple(view for _, view in declared.values()), held)
+
+
+def _group(held: Mapping[str, NDArray[np.bool_]], n_views: int) -> list[set[int]]:
+    """Groups of views that sites connect."""
+    groups: list[set[int]] = [{h} for h in range(n_views)]
+    for mask in held.values():
+        views = set(np.flatnonzero(mask).tolist())
+        if not views:
+            continue
+        touching = [g for g in groups if g & views]
+        groups = [g for g in groups if not g & views] + [set().union(*touching)]
+    return groups
+
+
+def check_prepare(site: str, reply: PrepareReply, views: AgreedViews) -> None:
+    """Check shapes and counts of a site's moments.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    s = len(views.names)
+    if reply.holding.shape != (s,) or reply.partly_missing.shape != (s,):
+        raise ProtocolError(f"it counts {reply.holding.size} views, the run has {s}")
+    if len(reply.moments) != s:
+        raise ProtocolError(f"it sends moments of {len(reply.moments)} views, the run has {s}")
+    if reply.n_rows < 1 or not (0 <= reply.holding.min() <= reply.holding.max() <= reply.n_rows):
+        raise ProtocolError("its row counts contradict each other")
+    for moments, dim in zip(reply.moments, views.dims, strict=True):
+        for part in (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum):
+            if part.shape != (dim,):
+                raise ProtocolError(f"its moments have shape {part.shape}, expected ({dim},)")
+        if (moments.m2 < 0).any() or (moments.minimum > moments.maximum).any():
+            raise ProtocolError("its moments contradict each other")
+
+
+def check_seeds(site: str, reply: SeedReply, views: AgreedViews, n_starts: int) -> None:
+    """Check shapes of a site's seeds.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if len(reply.centers) != len(views.dims) or len(reply.spread_sums) != len(views.dims):
+        raise ProtocolError(f"it sends {len(reply.centers)} views, the run has {len(views.dims)}")
+    if reply.counts.ndim != 2 or reply.counts.shape[0] != n_starts or (reply.counts < 0).any():
+        raise ProtocolError(f"its seed counts do not fit {n_starts} starts")
+    for centers, sums, dim in zip(reply.centers, reply.spread_sums, views.dims, strict=True):
+        if centers.shape != (*reply.counts.shape, dim):
+            raise ProtocolError(f"its seeds have shape {centers.shape}, the view has {dim} columns")
+        if sums.shape != (3, dim):
+            raise ProtocolError(f"its spread sums have shape {sums.shape}, expected (3, {dim})")
