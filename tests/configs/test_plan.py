@@ -1,0 +1,239 @@
+"""Run plans: one canonical form, and one good sentence for everything that cannot run."""
+
+import json
+from pathlib import Path
+
+import pydantic
+import pytest
+
+import configs
+from configs.compatibility import check_plan, refusal
+from configs.errors import ConfigError
+from configs.plan import FedHKOptions, RunPlan
+
+MINIMAL = {"method": "fedhk-mvfc", "n_clusters": 4}
+PRESETS = Path(configs.__file__).parent / "presets"
+
+
+def parse(**changes):
+    return RunPlan.parse({**MINIMAL, **changes}, source="plan.toml")
+
+
+def test_defaults():
+    plan = parse()
+    assert (plan.profile, plan.max_rounds, plan.tol, plan.seed, plan.features) == (
+        None,
+        50,
+        1e-6,
+        0,
+        "",
+    )
+    assert (plan.quorum.min_sites, plan.quorum.timeout_s, plan.quorum.on_missing) == (
+        1,
+        600.0,
+        "stop",
+    )
+    assert plan.fedhk == FedHKOptions(
+        n_init=5,
+        anneal=False,
+        local_iterations=5,
+        aggregation="exact",
+        init="kmeans",
+        acceleration="anderson",
+        encoding="float64",
+        gamma=1.0,
+        rho=1.0,
+        nmi_temperature=0.5,
+    )
+    assert plan.privacy.secure_aggregation is False
+    assert plan.privacy.mechanism == "none"
+
+
+def test_dict_and_toml_are_the_same_thing(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'n_clusters = 4\nmethod = "fedhk-mvfc"\n[fedhk]\naggregation = "weighted"\n'
+        "[fedhk.local_clusters]\nst-anna = 2\n"
+    )
+    plan = RunPlan.load(file)
+    assert plan == parse(fedhk={"aggregation": "weighted", "local_clusters": {"st-anna": 2}})
+    assert plan == RunPlan.model_validate(json.loads(plan.canonical()))
+
+
+def test_plan_id_depends_on_content_only():
+    assert parse().plan_id == parse(seed=0, tol=1e-6, fedhk={"gamma": 1}).plan_id
+    assert parse().plan_id != parse(seed=1).plan_id
+    assert len(parse().plan_id) == 64
+
+
+def test_settings_follow_profile_and_explicit_values():
+    assert parse().settings(4).heat_kernel == "one"
+    assert parse(profile="paper").settings(4).heat_kernel == "minmax"
+    assert parse(fedhk={"bandwidth": "auto"}).settings(4).fuzzifier == 2.0
+    assert parse(fedhk={"n_init": 7}).settings(4).n_init == 7
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS.glob("*.toml")), ids=lambda path: path.stem)
+def test_presets_run_the_profile_of_their_name(preset):
+    assert RunPlan.load(preset).profile == preset.stem
+
+
+def test_there_are_presets():
+    assert {path.stem for path in PRESETS.glob("*.toml")} == {"paper", "robust"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"n_cluster": 3}, "plan.toml: unknown key 'n_cluster': did you mean 'n_clusters'?"),
+        (
+            {"fedhk": {"fuzzifer": 2.0}},
+            "plan.toml: unknown key 'fedhk.fuzzifer': did you mean 'fuzzifier'?",
+        ),
+        (
+            {"aggregation": "exact"},
+            "plan.toml: unknown key 'aggregation': 'aggregation' belongs to table [fedhk].",
+        ),
+        (
+            {"quorum": {"seed": 1}},
+            "plan.toml: unknown key 'quorum.seed': 'seed' belongs at the top of the file, before "
+            "the first table.",
+        ),
+        (
+            {"privacy": {"zzz": 1}},
+            "plan.toml: unknown key 'privacy.zzz': known keys: secure_aggregation, mechanism.",
+        ),
+        ({"n_clusters": 0}, "plan.toml: n_clusters is 0; allowed: a whole number, 1 or more."),
+        ({"n_clusters": "4"}, "plan.toml: n_clusters is '4'; allowed: a whole number, 1 or more."),
+        (
+            {"n_clusters": True},
+            "plan.toml: n_clusters is true; allowed: a whole number, 1 or more.",
+        ),
+        ({"method": "k-means"}, "plan.toml: method is 'k-means'; allowed: 'fedhk-mvfc'."),
+        ({"tol": float("nan")}, "plan.toml: tol is nan; allowed: a number, 0 or more."),
+        ({"fedhk": 3}, "plan.toml: fedhk is 3; allowed: a table."),
+        (
+            {"fedhk": {"fuzzifier": 1.0}},
+            "plan.toml: fedhk.fuzzifier is 1.0; allowed: a number above 1.",
+        ),
+        (
+            {"fedhk": {"view_exponent": 1}},
+            "plan.toml: fedhk.view_exponent is 1; allowed: a number above 1.",
+        ),
+        (
+            {"fedhk": {"bandwidth": -1.0}},
+            "plan.toml: fedhk.bandwidth is -1.0; allowed: a number above 0, or 'auto'.",
+        ),
+        (
+            {"fedhk": {"bandwidth": "wide"}},
+            "plan.toml: fedhk.bandwidth is 'wide'; allowed: a number above 0, or 'auto'.",
+        ),
+        (
+            {"fedhk": {"gamma": 1.5}},
+            "plan.toml: fedhk.gamma is 1.5; allowed: a number from 0 to 1, or 'adaptive'.",
+        ),
+        (
+            {"fedhk": {"aggregation": "mean"}},
+            "plan.toml: fedhk.aggregation is 'mean'; allowed: 'exact', 'weighted', 'fedavg', "
+            "'median', 'quality', 'nmi_softmax'.",
+        ),
+        (
+            {"fedhk": {"local_iterations": 1001}},
+            "plan.toml: fedhk.local_iterations is 1001; allowed: a whole number from 1 to 1000.",
+        ),
+        (
+            {"fedhk": {"local_clusters": {"a": 2}}},
+            "a site's own cluster count needs an averaging aggregation",
+        ),
+        (
+            {"fedhk": {"aggregation": "weighted", "local_clusters": {"a": 5}}},
+            "plan.toml: fedhk.local_clusters.a is 5 but n_clusters is 4",
+        ),
+        (
+            {"fedhk": {"aggregation": "weighted", "local_clusters": {"a": 0}}},
+            "plan.toml: fedhk.local_clusters.a is 0; allowed: a table of site = whole number, 1 or "
+            "more.",
+        ),
+        (
+            {"fedhk": {"aggregation": "median", "encoding": "int8"}},
+            "difference coding exists for 'exact' only",
+        ),
+        (
+            {"profile": "robust", "fedhk": {"scaling": "none"}},
+            'plan.toml: profile "robust" sets scaling itself',
+        ),
+        ({"features": "run@0.4"}, "is not available in this version"),
+        (
+            {"privacy": {"secure_aggregation": True}},
+            "plan.toml: privacy.secure_aggregation is not available in this version",
+        ),
+        (
+            {"privacy": {"mechanism": "gaussian"}},
+            'plan.toml: privacy.mechanism = "gaussian" is not available in this version',
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_sentence(changes, sentence):
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_key_is_named():
+    with pytest.raises(ConfigError, match=r"^plan: 'n_clusters' is missing: add it"):
+        RunPlan.parse({"method": "fedhk-mvfc"})
+
+
+def test_model_validate_raises_pydantics_own_error():
+    with pytest.raises(pydantic.ValidationError):
+        RunPlan.model_validate({**MINIMAL, "n_clusters": 0})
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"n_clusters = \n", "plan 'plan.toml' is not valid TOML: "),
+        (b"\xff\xfe", "plan 'plan.toml' is not UTF-8 text (byte 0)"),
+        (b"", "plan.toml: 'method' is missing"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, content, sentence):
+    file = tmp_path / "plan.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        RunPlan.load(file)
+    assert sentence in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["absent.toml", "."])
+def test_an_unreadable_file_is_a_config_error(tmp_path, path):
+    with pytest.raises(ConfigError, match=r"does not exist|cannot be read"):
+        RunPlan.load(tmp_path / path)
+
+
+@pytest.mark.parametrize("aggregation", ["median", "quality"])
+def test_single_updates_and_secure_aggregation_exclude_each_other(aggregation):
+    reason = refusal("fedhk-mvfc", aggregation, secure_aggregation=True, mechanism="none")
+    assert reason.startswith(f'aggregation = "{aggregation}" needs the update of every single site')
+
+
+@pytest.mark.parametrize("aggregation", ["weighted", "fedavg", "median", "quality", "nmi_softmax"])
+def test_averaged_centres_have_no_patient_level_privacy(aggregation):
+    reason = refusal("fedhk-mvfc", aggregation, secure_aggregation=False, mechanism="gaussian")
+    assert "unbounded sensitivity" in reason
+
+
+def test_plain_runs_are_compatible():
+    check_plan(parse())
+    assert refusal("fedhk-mvfc", "median", secure_aggregation=False, mechanism="none") is None
+
+
+def test_check_plan_raises_the_reason():
+    plan = parse()
+    private = plan.model_copy(
+        update={"privacy": plan.privacy.model_copy(update={"mechanism": "gaussian"})}
+    )
+    with pytest.raises(ConfigError, match="not available in this version"):
+        check_plan(private)
