@@ -57,9 +57,10 @@ class _Source:
     view: str
     path: Path
 
-    def refuse(self, fault: str) -> DataRefused:
+    def refuse(self, fault: str, detail: str = "") -> DataRefused:
         return DataRefused(
-            f"site '{self.site}', view '{self.view}': {fault}.", local_detail=str(self.path)
+            f"site '{self.site}', view '{self.view}': {fault}.",
+            local_detail=f"{self.path}: {detail}" if detail else str(self.path),
         )
 
 
@@ -115,20 +116,23 @@ def read_view(
 
 def _check_names(source: _Source, found: Sequence[str], view: ViewSchema, id_column: str) -> None:
     expected = [id_column, *(column.name for column in view.columns)]
+    missing = [name for name in expected if name not in found]
+    if missing:
+        # a file without a header has a record's cells here: no name of the file's own leaves
+        extra = [name for name in found if name not in expected]
+        close = difflib.get_close_matches(missing[0], extra, n=1)
+        hint = "add it to the file, or repair the header line"
+        if len(found) == 1:
+            hint = "the header is one single column, so check dialect.delimiter in site.toml"
+        kind = "id column" if missing[0] == id_column else "column"
+        raise source.refuse(
+            f"{kind} '{missing[0]}' is missing: {hint}",
+            f"the file's closest column is '{close[0]}'" if close else "",
+        )
     twice = [name for name, count in Counter(found).items() if count > 1]
     if twice:
         raise source.refuse(f"column '{twice[0]}' stands {found.count(twice[0])} times: keep one")
-    missing = [name for name in expected if name not in found]
     extra = [name for name in found if name not in expected]
-    if missing:
-        hint = "add it to the file"
-        close = difflib.get_close_matches(missing[0], extra, n=1)
-        if len(found) == 1 and len(expected) > 1:
-            hint = "the header is one single column, so check dialect.delimiter in site.toml"
-        elif close:
-            hint = f"rename '{close[0]}' or add it to the file"
-        kind = "id column" if missing[0] == id_column else "column"
-        raise source.refuse(f"{kind} '{missing[0]}' is missing: {hint}")
     if extra:
         raise source.refuse(f"column '{extra[0]}' is not in the schema: remove it from the file")
 
