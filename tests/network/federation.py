@@ -1,0 +1,202 @@
+"""A real federation on the loopback interface: SuperLink, SuperNodes and workers as processes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fedmvc_server.flower_cli import FlowerCli, write_app_folder
+from tests.network.credentials import write_credentials
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("st-anna", "st-bertha", "st-clara")
+BIN = Path(sys.executable).parent
+
+
+def echo_worker_command(name: str, worker_socket: Path) -> list[str]:
+    """Return the command of a worker that answers what it is asked."""
+    return [sys.executable, "-m", "tests.network.echo_worker", name, str(worker_socket)]
+
+
+class Federation:
+    """One SuperLink with TLS and node authentication, a SuperNode and a worker for each site.
+
+    Parameters
+    ----------
+    folder : Path
+        Where keys, state and logs go.
+    names : tuple of str
+        The sites.
+    worker_command : callable
+        ``worker_command(name, socket)`` gives the command that serves the site's worker.
+    """
+
+    def __init__(self, folder, names=NAMES, worker_command=echo_worker_command):
+        self.folder = folder
+        self.names = names
+        self.worker_command = worker_command
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.processes = {}
+        # Short, because a socket's path has at most 100 bytes.
+        self.sockets = Path(tempfile.mkdtemp(prefix="fm-", dir="/tmp"))
+        self.sockets.chmod(0o750)
+        for name in ("keys", "logs", "superlink", "cli"):
+            (folder / name).mkdir()
+        write_credentials(folder / "keys", names)
+        self.ca = folder / "keys" / "ca.crt"
+        self.cli = FlowerCli(folder / "cli", self.address, self.ca)
+
+    def start(self):
+        """Start everything; return the seconds until every node was started."""
+        started = time.monotonic()
+        for name in self.names:
+            self.start_worker(name)
+        self._start_superlink()
+        with ThreadPoolExecutor() as executor:
+            keys = [self.folder / "keys" / f"{name}.pub" for name in self.names]
+            list(executor.map(self.cli.register, keys, self.names))
+        for name in self.names:
+            self.start_node(name)
+        return time.monotonic() - started
+
+    def stop(self):
+        """Stop every process that this object started."""
+        for process in reversed(self.processes.values()):
+            _signal_group(process, signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+        for process in self.processes.values():
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(self.sockets)
+
+    def start_worker(self, name):
+        """Start a site's worker and wait until it listens."""
+        path = self.sockets / f"{name}.sock"
+        self._spawn(f"worker-{name}", self.worker_command(name, path))
+        _wait(path.exists, 60, f"worker of {name}")
+
+    def start_node(self, name):
+        """Start a site's SuperNode."""
+        home = self.folder / f"node-{name}"
+        home.mkdir(exist_ok=True)
+        self._spawn(
+            f"node-{name}",
+            [
+                str(BIN / "flower-supernode"),
+                *("--superlink", self.address),
+                *("--root-certificates", str(self.ca)),
+                *("--auth-supernode-private-key", str(self.folder / "keys" / f"{name}.key")),
+                *("--host", "127.0.0.1", "--port", str(free_port())),
+                *("--max-retries", "20"),
+                *("--node-config", f'worker="{self.sockets}/{name}.sock" site="{name}"'),
+            ],
+            FLWR_HOME=str(home),
+        )
+
+    def kill(self, process_name):
+        """Kill ``node-NAME`` or ``worker-NAME`` with everything it started."""
+        process = self.processes.pop(process_name)
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+    def log(self, process_name):
+        """Return what a process has written so far."""
+        return (self.folder / "logs" / f"{process_name}.log").read_text()
+
+    def run(self, run_config, *, timeout=120.0, **apps):
+        """Run the installed apps (or the `apps` named) to their end; return Flower's status."""
+        run_id = self.submit(run_config, **apps)
+        deadline = time.monotonic() + timeout
+        while True:
+            status = self.cli.status(run_id)
+            if status.phase == "finished":
+                return status
+            if time.monotonic() > deadline:
+                self.cli.stop(run_id)
+                raise TimeoutError(f"the run did not finish in {timeout:g} s; it is {status}")
+            time.sleep(1.0)
+
+    def submit(self, run_config, **apps):
+        """Submit a run and return its id."""
+        app_folder = Path(tempfile.mkdtemp(dir=self.folder))
+        return self.cli.run(write_app_folder(app_folder, **apps), run_config)
+
+    def _start_superlink(self):
+        home = self.folder / "superlink"
+        keys = self.folder / "keys"
+        self._spawn(
+            "superlink",
+            [
+                str(BIN / "flower-superlink"),
+                *("--host", "127.0.0.1", "--port", str(self.port)),
+                *("--ssl-ca-certfile", str(keys / "ca.crt")),
+                *("--ssl-certfile", str(keys / "server.pem")),
+                *("--ssl-keyfile", str(keys / "server.key")),
+                "--enable-supernode-auth",
+                *("--database", str(home / "state.db")),
+                "--disable-runtime-dependency-installation",
+            ],
+            FLWR_HOME=str(home),
+        )
+        _wait(lambda: _listens(self.port), 60, "SuperLink")
+
+    def _spawn(self, name, command, **environment):
+        # Flower starts its parts by name, and imports this source tree even if not installed.
+        environment = {
+            **self.cli.environment(),
+            "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", "")]),
+            "PYTHONPATH": str(ROOT),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _wait(condition, timeout, what):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not start in {timeout} s")
+        time.sleep(0.05)
+
+
+def _signal_group(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
