@@ -141,11 +141,13 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 def _labels(n: int, weights: np.ndarray) -> np.ndarray:
-    # one record a cluster first, the rest by largest remainder
-    spare = (n - weights.size) * weights / weights.sum()
-    sizes = np.floor(spare).astype(np.int64)
-    sizes[np.argsort(sizes - spare, kind="stable")[: n - weights.size - sizes.sum()]] += 1
-    return np.repeat(np.arange(weights.size), sizes + 1)
+    share = n * weights / weights.sum()
+    sizes = np.floor(share).astype(np.int64)
+    sizes[np.argsort(sizes - share, kind="stable")[: n - sizes.sum()]] += 1  # largest remainder
+    for empty in np.flatnonzero(sizes == 0):
+        sizes[np.argmax(sizes)] -= 1
+        sizes[empty] = 1
+    return np.repeat(np.arange(weights.size), sizes)
 
 
 def _separated_centers(

@@ -130,16 +130,15 @@ def partition_dirichlet(
     if not 0.0 < alpha < np.inf:
         raise ConfigError(f"alpha is {alpha}: give a number above 0.")
     least = max(1, min(50, labels.size // (4 * sites)))
+    clusters = _clusters(labels, rng)
+    sizes = np.array([rows.size for rows in clusters])
     for _ in range(_DRAWS):
-        dealt: list[list[np.ndarray]] = [[] for _ in range(sites)]
-        for rows in _clusters(labels, rng):
-            cuts = np.cumsum(rng.dirichlet(np.full(sites, alpha)))[:-1]
-            cut_rows = np.split(rows, np.round(cuts * rows.size).astype(int))
-            for hand, part in zip(dealt, cut_rows, strict=True):
-                hand.append(part)
-        parts = _collect(dealt)
-        if min(part.size for part in parts) >= least:
-            return parts
+        shares = rng.dirichlet(np.full(sites, alpha), size=sizes.size)
+        cuts = np.rint(np.cumsum(shares, axis=1)[:, :-1] * sizes[:, None]).astype(np.int64)
+        dealt = [np.split(rows, cut) for rows, cut in zip(clusters, cuts, strict=True)]
+        hands = [list(hand) for hand in zip(*dealt, strict=True)]
+        if min(sum(part.size for part in hand) for hand in hands) >= least:
+            return _collect(hands)
     raise ConfigError(
         f"no Dirichlet({alpha:g}) draw of {_DRAWS} gave each of {sites} sites {least} of "
         f"{labels.size} rows: give a larger alpha or fewer sites."
