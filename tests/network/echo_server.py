@@ -1,6 +1,6 @@
 """A ServerApp that exchanges echoes and writes what it saw.
 
-``plan`` is the number of rounds or "fail"; ``data`` the number of sites to wait for.
+The plan is a JSON file: ``rounds``, ``sites`` to wait for, and ``fail``.
 """
 
 import json
@@ -10,34 +10,37 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 
 from strategies.exchange import exchange, wait_for_nodes
+from strategies.messages import from_bytes
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid, context):
-    config = context.run_config
-    if config["plan"] == "fail":
-        raise RuntimeError("server boom")
-    started = time.time()
-    names = wait_for_nodes(grid, int(config["data"]), 60.0)
-    seconds, answers, failures = [], {}, {}
-    for number in range(int(config["plan"])):
-        began = time.monotonic()
-        requests = {node: names[node].encode() for node in names}
-        replies, failed = exchange(grid, requests, "train.round", 60.0, group_id=str(number))
-        seconds.append(time.monotonic() - began)
-        answers.update({names[node]: reply.decode() for node, reply in replies.items()})
-        failures.update({names[node]: reason for node, reason in failed.items()})
-    out = Path(config["out"])
+    plan = json.loads(Path(context.run_config["plan"]).read_text())
+    if plan.get("fail"):
+        raise RuntimeError("patient 4711 weighs 82 kg")
+    names = wait_for_nodes(grid, plan["sites"], 60.0)
+    out = Path(context.run_config["out"])
     out.mkdir(parents=True, exist_ok=True)
-    result = {
-        "status": "completed",
-        "exit_code": 0,
-        "stop_reason": "",
-        "started": started,
-        "seconds": seconds,
-        "answers": answers,
-        "failures": failures,
-    }
-    (out / "result.json").write_text(json.dumps(result))
+    result = {"status": "completed", "exit_code": 0, "seconds": [], "answers": [], "failures": {}}
+    with (out / "rounds.csv").open("w") as rounds:
+        print("round,seconds", file=rounds, flush=True)
+        for number in range(plan["rounds"]):
+            began = time.monotonic()
+            requests = {node: names[node].encode() for node in names}
+            replies, failed = exchange(grid, requests, "train.round", 60.0, group_id=str(number))
+            seconds = time.monotonic() - began
+            result["seconds"].append(seconds)
+            result["answers"].append({names[k]: _show(reply) for k, reply in replies.items()})
+            result["failures"].update({names[k]: reason for k, reason in failed.items()})
+            print(f"{number},{seconds:.3f}", file=rounds, flush=True)
+    partial = out / "result.json.partial"
+    partial.write_text(json.dumps(result))
+    partial.rename(out / "result.json")
+
+
+def _show(reply):
+    if reply.startswith(b"echo:"):
+        return reply.decode()
+    return repr(from_bytes(reply))  # a refusal by the ClientApp

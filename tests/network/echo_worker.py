@@ -11,7 +11,7 @@ class EchoWorker:
         self.site = site
 
     def handle(self, body):
-        return self.site.encode() + b":" + body
+        return b"echo:" + self.site.encode() + b":" + body
 
 
 if __name__ == "__main__":

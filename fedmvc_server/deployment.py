@@ -1,0 +1,299 @@
+"""Run a plan on a SuperLink that is already up, and end as the run ended.
+
+``flwr run`` exits 0 even when the run fails, so the outcome comes from the ServerApp's own
+``result.json``, and from Flower's status where there is none. The ServerApp runs beside the
+SuperLink: the plan and the output folder are paths of that machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from configs.errors import ConfigError, InternalError, TransportError
+from fedmvc_server.flower_cli import (
+    CLIENT_APP,
+    SERVER_APP,
+    FlowerCli,
+    RunStatus,
+    write_app_folder,
+)
+
+__all__ = ["check_reachable", "run_deployed"]
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to try to reach the SuperLink."""
+START_TIMEOUT = 180.0
+"""Seconds until a submitted run must be running."""
+SILENCE_TIMEOUT = 120.0
+"""Seconds the SuperLink may be silent before the run is given up."""
+_STATUS_PERIOD = 5.0  # a status costs a process of Flower's command line
+_RESULT_GRACE = 5.0
+
+Progress = Callable[[dict[str, str]], None]
+
+
+def run_deployed(
+    plan_path: str | Path,
+    server: str,
+    ca: str | Path | None,
+    out: str | Path,
+    *,
+    poll_s: float = 1.0,
+    on_progress: Progress | None = None,
+    server_app: str = SERVER_APP,
+    client_app: str = CLIENT_APP,
+) -> int:
+    """Run a plan on a SuperLink and wait for its end.
+
+    Parameters
+    ----------
+    plan_path : str or Path
+        The plan, as the SuperLink's machine sees it.
+    server : str
+        The SuperLink's ``HOST:PORT``.
+    ca : str, Path or None
+        CA certificate of the SuperLink; None only for one on this machine without TLS.
+    out : str or Path
+        Where the ServerApp writes its results, as the SuperLink's machine sees it.
+    poll_s : float
+        Seconds between two looks at `out`.
+    on_progress : callable, optional
+        Called with each new row of ``rounds.csv`` (column name to text).
+    server_app, client_app : str
+        ``module:attribute`` of the apps to run.
+
+    Returns
+    -------
+    int
+        Exit code of the run: 0 if it completed, else the code in ``result.json``.
+
+    Raises
+    ------
+    ConfigError
+        If the address or the CA certificate is unusable.
+    TransportError
+        If the SuperLink cannot be reached, stops answering, never starts the run, or somebody
+        stopped the run.
+    InternalError
+        If the run failed without leaving a result.
+    KeyboardInterrupt
+        After Ctrl-C, when the run has been stopped.
+    """
+    ca_path = None if ca is None else Path(ca).absolute()
+    check_reachable(server, ca_path)
+    results = _Results(Path(out).absolute(), on_progress)
+    with tempfile.TemporaryDirectory(prefix="fedmvc-run-") as temporary:
+        home, app_folder = Path(temporary) / "home", Path(temporary) / "app"
+        home.mkdir()
+        app_folder.mkdir()
+        write_app_folder(app_folder, server_app=server_app, client_app=client_app)
+        flower = FlowerCli(home, server, ca_path)
+        run_id = flower.run(
+            app_folder,
+            {"plan": str(Path(plan_path).absolute()), "data": "", "out": str(results.folder)},
+        )
+        try:
+            status = _await_end(flower, run_id, server, results, poll_s)
+        except KeyboardInterrupt:
+            flower.stop(run_id)
+            raise
+    code = results.exit_code()
+    return code if code is not None else _explain(status, results.folder)
+
+
+def check_reachable(
+    server: str, ca: Path | None, *, timeout_s: float | None = None
+) -> tuple[str, int]:
+    """Connect to a SuperLink, with TLS where a CA is given, and close again.
+
+    Parameters
+    ----------
+    server : str
+        ``HOST:PORT``, ``[IPV6]:PORT``.
+    ca : Path or None
+        CA certificate; None only for a SuperLink on this machine without TLS.
+    timeout_s : float, optional
+        Seconds to try (default `CONNECT_TIMEOUT`).
+
+    Returns
+    -------
+    host : str
+        The host.
+    port : int
+        The port.
+
+    Raises
+    ------
+    ConfigError
+        If the address or the CA certificate is unusable.
+    TransportError
+        If nobody answers, or its certificate is not from this CA or not for this host.
+    """
+    timeout_s = CONNECT_TIMEOUT if timeout_s is None else timeout_s
+    host, port = _parse_address(server)
+    if ca is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise ConfigError(
+            f"the SuperLink at {server} is on another machine and needs TLS: give its --ca"
+        )
+    trust = None if ca is None else _load_trust(ca)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            _handshake(host, port, trust, max(0.1, deadline - time.monotonic()))
+            return host, port
+        except ssl.SSLCertVerificationError as error:
+            raise TransportError(
+                f"the SuperLink at {server} has a certificate that this CA did not sign for "
+                f"'{host}' ({error.verify_message}): give the CA of its kit",
+                local_detail=str(ca),
+            ) from error
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise TransportError(
+                    f"no SuperLink answers at {server} (tried for {timeout_s:g} s): "
+                    "check the address and start it with 'fedmvc-server start'",
+                    local_detail=str(error),
+                ) from error
+            time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+
+
+class _Results:
+    """What the ServerApp leaves in its output folder, ignoring what lay there before."""
+
+    def __init__(self, folder: Path, on_progress: Progress | None) -> None:
+        self.folder = folder
+        self._on_progress = on_progress
+        self._before = {name: self._stamp(name) for name in ("result.json", "rounds.csv")}
+        self._rows_shown = 0
+
+    def exit_code(self) -> int | None:
+        """Exit code in a complete ``result.json`` of this run, if there is one."""
+        if not self._is_new("result.json"):
+            return None
+        try:
+            result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+            return int(result["exit_code"])
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+            return None  # being written
+
+    def show_new_rounds(self) -> None:
+        """Report the rows of ``rounds.csv`` that were not reported yet."""
+        if self._on_progress is None or not self._is_new("rounds.csv"):
+            return
+        text = (self.folder / "rounds.csv").read_text(encoding="utf-8")
+        complete = text[: text.rfind("\n") + 1]
+        rows = list(csv.DictReader(complete.splitlines()))
+        for row in rows[self._rows_shown :]:
+            self._on_progress(row)
+        self._rows_shown = max(self._rows_shown, len(rows))
+
+    def _is_new(self, name: str) -> bool:
+        stamp = self._stamp(name)
+        return stamp is not None and stamp != self._before[name]
+
+    def _stamp(self, name: str) -> tuple[int, int, int] | None:
+        try:
+            found = (self.folder / name).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _await_end(
+    flower: FlowerCli, run_id: int, server: str, results: _Results, poll_s: float
+) -> RunStatus:
+    submitted = heard = time.monotonic()
+    next_status = submitted
+    while True:
+        results.show_new_rounds()
+        if results.exit_code() is not None:
+            results.show_new_rounds()
+            return RunStatus("finished", "completed", "")
+        now = time.monotonic()
+        if now >= next_status:
+            try:
+                status = flower.status(run_id)
+                heard = time.monotonic()
+            except TransportError as error:
+                if time.monotonic() - heard > SILENCE_TIMEOUT:
+                    raise TransportError(
+                        f"the SuperLink at {server} has not answered for {SILENCE_TIMEOUT:g} s: "
+                        "the run may go on without this command; look at its output folder",
+                        local_detail=error.local_detail,
+                    ) from error
+                status = None
+            if status is not None and status.phase == "finished":
+                _await_result(results, poll_s)
+                return status
+            waiting = status is not None and status.phase in ("pending", "starting")
+            if waiting and now - submitted > START_TIMEOUT:
+                flower.stop(run_id)
+                raise TransportError(
+                    f"the SuperLink at {server} did not start the run in {START_TIMEOUT:g} s: "
+                    "check that its executor is running"
+                )
+            next_status = time.monotonic() + max(_STATUS_PERIOD, poll_s)
+        time.sleep(poll_s)
+
+
+def _await_result(results: _Results, poll_s: float) -> None:
+    # A shared folder may show the file a little later than Flower the status.
+    deadline = time.monotonic() + _RESULT_GRACE
+    while results.exit_code() is None and time.monotonic() < deadline:
+        time.sleep(min(poll_s, 0.2))
+    results.show_new_rounds()
+
+
+def _explain(status: RunStatus, folder: Path) -> int:
+    if status.outcome == "stopped":
+        raise TransportError(
+            "the run was stopped from outside before it left a result: "
+            "start it again with 'fedmvc-server run'",
+            local_detail=status.details,
+        )
+    if status.outcome == "completed":
+        raise TransportError(
+            "the run completed but its result is not in the output folder of this machine: "
+            "look for it on the SuperLink's machine",
+            local_detail=str(folder),
+        )
+    raise InternalError(
+        "the run failed before it left a result: look at the SuperLink's log",
+        local_detail=status.details,
+    )
+
+
+def _parse_address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
+        raise ConfigError(
+            f"the SuperLink's address '{server}' is not HOST:PORT with a port from 1 to 65535: "
+            "write for instance localhost:8443"
+        )
+    return host, int(port)
+
+
+def _load_trust(ca: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the CA certificate '{ca.name}' cannot be read as PEM: give the ca.crt of the "
+            "server's kit",
+            local_detail=f"{ca}: {error}",
+        ) from error
+
+
+def _handshake(host: str, port: int, trust: ssl.SSLContext | None, timeout: float) -> None:
+    with socket.create_connection((host, port), timeout=timeout) as connection:
+        if trust is not None:
+            with trust.wrap_socket(connection, server_hostname=host):
+                pass

@@ -1,0 +1,71 @@
+"""The transport over real Flower processes: TLS, node keys, a worker process at each site."""
+
+import json
+
+import pytest
+
+from configs.errors import InternalError, TransportError
+from fedmvc_server.deployment import check_reachable, run_deployed
+from tests.network.federation import NAMES
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+ECHO = {"server_app": "tests.network.echo_server:app"}
+
+
+def _plan(folder, **plan):
+    path = folder / "plan.json"
+    path.write_text(json.dumps({"rounds": 1, "sites": 3, **plan}))
+    return path
+
+
+def test_every_site_answers_under_its_registered_name(federation, tmp_path):
+    plan, out, rounds = _plan(tmp_path, rounds=2), tmp_path / "out", []
+
+    code = run_deployed(
+        plan, federation.address, federation.ca, out, on_progress=rounds.append, **ECHO
+    )
+
+    assert code == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["failures"] == {}
+    assert result["answers"] == [{name: f"echo:{name}:{name}" for name in NAMES}] * 2
+    assert [row["round"] for row in rounds] == ["0", "1"]
+    print(f"\nseconds a round: {', '.join(f'{s:.1f}' for s in result['seconds'])}")
+
+
+def test_a_site_without_its_worker_sends_a_typed_refusal(federation, tmp_path):
+    federation.kill("worker-st-clara")
+    try:
+        status = federation.run(
+            {"plan": str(_plan(tmp_path)), "out": str(tmp_path / "out")}, **ECHO
+        )
+    finally:
+        federation.start_worker("st-clara")
+
+    assert status.outcome == "completed"
+    answers = json.loads((tmp_path / "out" / "result.json").read_text())["answers"][0]
+    assert answers["st-anna"] == "echo:st-anna:st-anna"
+    assert answers["st-clara"].startswith("Refusal(code=7, message='the worker of this site is not")
+    assert str(federation.sockets) not in answers["st-clara"]
+    assert str(federation.sockets) in federation.log("node-st-clara")  # at the site it is logged
+
+
+def test_a_server_app_that_raises_is_an_internal_error(federation, tmp_path):
+    with pytest.raises(InternalError, match="failed before it left a result") as caught:
+        run_deployed(
+            _plan(tmp_path, fail=True), federation.address, federation.ca, tmp_path / "out", **ECHO
+        )
+
+    assert "4711" not in caught.value.public_message
+
+
+def test_the_superlink_is_reached_with_its_ca_only(federation, tmp_path):
+    from tests.network.credentials import write_credentials
+
+    write_credentials(tmp_path, ())
+    host, port = check_reachable(federation.address, federation.ca)
+
+    assert (host, port) == ("127.0.0.1", federation.port)
+    with pytest.raises(TransportError, match="did not sign"):
+        check_reachable(federation.address, tmp_path / "ca.crt")
