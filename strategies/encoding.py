@@ -16,7 +16,8 @@ from strategies.statistics import Floats
 
 Codes = NDArray[np.int8] | NDArray[np.int16]
 
-_LIMIT = {"int8": 127, "int16": 32767}
+#: Largest code of each encoding; other encodings are plain floats and need no coder.
+LIMITS = {"int8": 127, "int16": 32767}
 
 
 class ChangeCoder:
@@ -34,7 +35,7 @@ class ChangeCoder:
 
     def __init__(self, encoding: str) -> None:
         self.dtype = np.dtype(f"<{'i1' if encoding == 'int8' else 'i2'}")
-        self.limit = _LIMIT[encoding]
+        self.limit = LIMITS[encoding]
         self.round = -1
         self._reference: dict[int, list[Floats]] = {}
 

@@ -141,13 +141,15 @@ def collect(
     pause = poll_s
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
-            # Whose reply it is follows from our own message, not from what the reply says.
+            # Whose reply it is follows from our own message, not from what the reply says;
+            # from here on the reply says so too.
             node_id = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node_id is None:
                 continue
             if reply.has_error():
                 failures[node_id] = _failure(reply.error, timeout_s)
             else:
+                reply.metadata.__dict__["_src_node_id"] = node_id
                 replies[node_id] = reply
         remaining = deadline - time.monotonic()
         if not waiting or remaining <= 0:

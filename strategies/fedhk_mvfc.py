@@ -27,6 +27,7 @@ from strategies.fedhk_setup import (
     schema_conflicts,
 )
 from strategies.messages import (
+    LIMITS,
     ChangeCoder,
     ClusterModel,
     CodedStatistics,
@@ -96,7 +97,7 @@ class FedHKStrategy(FederatedStrategy):
         views = agree_on_views({site: hello[site] for site in self.sites})
         replies = yield Exchange(
             "prepare",
-            {s: PrepareRequest(*self._ids, views.names) for s in self.sites},
+            {s: PrepareRequest(*self._ids, views.names, np.array(views.dims)) for s in self.sites},
             (PrepareReply,),
         )
         replies = self.checked(replies, lambda site, r: check_prepare(site, r, views))
@@ -217,7 +218,8 @@ class FedHKStrategy(FederatedStrategy):
             acceleration=options.acceleration,
             stages=preparation.stages,
         )
-        decoders = {s: ChangeCoder(options.encoding) for s in self.sites}
+        coded = options.encoding in LIMITS
+        decoders = {s: ChangeCoder(options.encoding) for s in self.sites} if coded else {}
         present = self.sites
         for number in range(1, self.plan.max_rounds + 1):
             if driver.done:
@@ -226,10 +228,12 @@ class FedHKStrategy(FederatedStrategy):
             replies = yield Exchange(
                 "round",
                 {
-                    s: self._request(number, query, setup, reference=decoders[s].round)
+                    s: self._request(
+                        number, query, setup, reference=decoders[s].round if coded else -1
+                    )
                     for s in self.sites
                 },
-                (StatisticsReply, CodedStatistics),
+                (CodedStatistics if coded else StatisticsReply,),
                 number,
             )
             replies = self.checked(
@@ -241,7 +245,7 @@ class FedHKStrategy(FederatedStrategy):
             if self.sites != present:
                 present = self.sites
                 driver.restart_histories()
-            sums = pooled([_decoded(replies[s], decoders[s], query) for s in sorted(replies)])
+            sums = pooled([_decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
             driver.advance(query, sums)
             _, weights = driver.solution()
             self.record_round(
@@ -437,14 +441,16 @@ def _check_sums(
 
 
 def _decoded(
-    reply: StatisticsReply | CodedStatistics, decoder: ChangeCoder, query: Query
+    reply: StatisticsReply | CodedStatistics, decoder: ChangeCoder | None, query: Query
 ) -> SufficientStatistics:
-    if isinstance(reply, CodedStatistics):
+    if isinstance(reply, CodedStatistics) and decoder is not None:
         if reply.base == -1:
             decoder.restart()
         blocks = decoder.decode(reply.round, query.starts.tolist(), reply.codes, reply.scales)
         s = len(query.centers)
         return SufficientStatistics(blocks[:s], blocks[s : 2 * s], np.maximum(blocks[-1], 0.0))
+    if not isinstance(reply, StatisticsReply):
+        raise ProtocolError("coded statistics came where none were asked for")
     sums = reply.statistics
     return SufficientStatistics(
         tuple(a.astype(np.float64) for a in sums.numerator),

@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import ProtocolError
-from strategies.encoding import ChangeCoder
+from strategies.encoding import LIMITS, ChangeCoder
 from strategies.model import ClusterModel
 from strategies.statistics import Floats, Moments, SufficientStatistics, ViewScaling, pooled
 
 __all__ = [
+    "LIMITS",
+    "MAX_BYTES",
     "ChangeCoder",
     "ClusterModel",
     "CodedStatistics",
@@ -105,11 +107,12 @@ class HelloReply:
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """Ask for the moments of the views named, in this order."""
+    """Ask for the moments of the views named, in this order; ``n_columns`` (s,) is d_h."""
 
     run_id: str
     plan_id: str
     views: tuple[str, ...]
+    n_columns: Ints
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,8 @@ class CodedStatistics:
 class LocalModelReply:
     """A site's model after its local iterations.
 
-    ``centers`` (R, c', d_h), ``view_weights`` (R, s), ``objective`` (R,): the site's J at the
-    broadcast model, ``partition_coefficient`` (R,) in [1/c, 1], ``agreement`` (R,): NMI in [0, 1]
+    ``centers`` (R, c', d_h), ``view_weights`` (R, s), ``objective`` (R,): the site's J where its
+    local iterations start (the broadcast model where gamma = rho = 1), ``partition_coefficient`` (R,) in [1/c, 1], ``agreement`` (R,): NMI in [0, 1]
     between the site's labels under its own and under the broadcast model.
     """
 

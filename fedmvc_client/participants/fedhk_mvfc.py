@@ -1,0 +1,233 @@
+"""The site half of FedHK-MVFC: typed requests in, sums or a local model out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import ProtocolError
+from configs.plan import RunPlan
+from fedmvc_client.participants.fedhk_averaging import LocalModels, personal_model
+from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
+from fedmvc_client.solvers.initialisation import local_seeds
+from fedmvc_client.solvers.views import PreparedViews
+from fedmvc_client.sources import Records, SiteResult
+from privacy.protection import protection_for
+from strategies.messages import (
+    LIMITS,
+    ChangeCoder,
+    ClusterModel,
+    CodedStatistics,
+    FinishReply,
+    FinishRequest,
+    LocalModelReply,
+    Moments,
+    PrepareReply,
+    PrepareRequest,
+    RoundRequest,
+    SeedReply,
+    SeedRequest,
+    StatisticsReply,
+    SufficientStatistics,
+)
+
+Floats = NDArray[np.float64]
+
+
+class FedHKParticipant:
+    """One site in one run of FedHK-MVFC.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    run_id, site : str
+    records : Records
+    device, dtype : str
+        As in :mod:`fedmvc_client.solvers.devices`.
+    """
+
+    def __init__(
+        self, plan: RunPlan, run_id: str, site: str, records: Records, device: str, dtype: str
+    ) -> None:
+        self.plan = plan
+        self.run_id = run_id
+        self.site = site
+        self.records = records
+        self.n_rows = len(records.ids)
+        self._device, self._dtype = device, dtype
+        self._protection = protection_for(plan)
+        encoding = plan.fedhk.encoding
+        self._coder = ChangeCoder(encoding) if encoding in LIMITS else None
+        self._views: list[Floats | None] = []
+        self._dims: list[int] = []
+        self._prepared: PreparedViews | None = None
+        self._seed_request: SeedRequest | None = None
+        self._own_seeds: tuple[Floats, ...] = ()
+        self._averaging: LocalModels | None = None
+
+    # -- before round 1 ----------------------------------------------------------------------
+
+    def prepare(self, request: PrepareRequest) -> PrepareReply:
+        """Count records and missing cells and sum the moments of each view."""
+        self._dims = [int(d) for d in request.n_columns]
+        self._views = [self.records.views.get(name) for name in request.views]
+        for name, view, dim in zip(request.views, self._views, self._dims, strict=True):
+            if view is not None and view.shape[1] != dim:
+                raise ProtocolError(
+                    f"the server counts {dim} columns in view '{name}', this site {view.shape[1]}"
+                )
+        holding, partly, moments = [], [], []
+        for view, dim in zip(self._views, self._dims, strict=True):
+            values = np.empty((0, dim)) if view is None else view
+            observed = np.isfinite(values).sum(axis=1)
+            holding.append(int((observed > 0).sum()))
+            partly.append(int(((observed > 0) & (observed < dim)).sum()))
+            moments.append(Moments.of(values))
+        return PrepareReply(
+            self.run_id, self.n_rows, np.array(holding), np.array(partly), tuple(moments)
+        )
+
+    def seed(self, request: SeedRequest) -> SeedReply:
+        """Scale the records, sum their spread, and propose starting centres where asked."""
+        if len(request.scaling) != len(self._views) or not self._views:
+            raise ProtocolError("seed came before prepare or with another number of views")
+        self._prepared = PreparedViews(
+            self._views,
+            request.scaling,
+            self.plan.settings(sum(self._dims)).heat_kernel,
+            cell_mass=request.cell_mass,
+            device=self._device,
+            dtype=self._dtype,
+        )
+        self._seed_request = request
+        centers: Sequence[Floats] = [np.zeros((0, 0, d)) for d in self._dims]
+        counts: Floats = np.zeros((0, 0))
+        if request.n_starts > 0:
+            centers, counts = local_seeds(
+                self._prepared,
+                request.n_clusters,
+                request.n_starts,
+                request.seed,
+                view_spread=request.view_spread,
+                mean=request.mean,
+            )
+        self._own_seeds = tuple(centers)
+        return SeedReply(self.run_id, tuple(centers), counts, tuple(spread_sums(self._prepared)))
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def round(self, request: RoundRequest) -> StatisticsReply | CodedStatistics | LocalModelReply:
+        """Answer one round of the plan's aggregation."""
+        if self.plan.fedhk.aggregation == "exact":
+            return self._statistics(request)
+        prepared, _ = self._ready()
+        if self._averaging is None:
+            self._averaging = LocalModels(
+                self.plan,
+                prepared,
+                self.plan.fedhk.local_clusters.get(self.site, self.plan.n_clusters),
+                self._own_seeds,
+            )
+        return self._averaging.reply(self.run_id, request)
+
+    def _ready(self) -> tuple[PreparedViews, SeedRequest]:
+        if self._prepared is None or self._seed_request is None:
+            raise ProtocolError("a round came before the scaling: the run was not set up here")
+        return self._prepared, self._seed_request
+
+    def _statistics(self, request: RoundRequest) -> StatisticsReply | CodedStatistics:
+        prepared, seed = self._ready()
+        settings = self.plan.settings(sum(self._dims))
+        sums = heat_kernel_pass(
+            prepared,
+            request.centers,
+            request.view_weights,
+            bandwidth=request.bandwidth,
+            holding_share=seed.holding_share,
+            fuzzifier=settings.fuzzifier,
+            view_exponent=settings.view_exponent,
+        )
+        blocks = self._protection.protect(
+            request.round, [*sums.numerator, *sums.mass, sums.dispersion]
+        )
+        if self._coder is not None:
+            if request.reference != self._coder.round:
+                self._coder.restart()
+            base = self._coder.round
+            codes, scales = self._coder.encode(request.round, request.starts.tolist(), blocks)
+            return CodedStatistics(self.run_id, request.round, base, codes, scales)
+        wire = np.dtype(self.plan.fedhk.encoding)
+        s = len(request.centers)
+        cast = tuple(b.astype(wire) for b in blocks)
+        return StatisticsReply(
+            self.run_id,
+            request.round,
+            SufficientStatistics(cast[:s], cast[s : 2 * s], cast[-1]),
+        )
+
+    # -- after the rounds --------------------------------------------------------------------
+
+    def finish(self, request: FinishRequest) -> tuple[FinishReply, SiteResult]:
+        """Label the site's records under the final model and blend the personal one (Eqs. 63-64).
+
+        Only sums over all records go into the reply; memberships and the personal model stay in
+        the :class:`SiteResult`.
+        """
+        prepared, _ = self._ready()
+        model = request.model
+        centers = model.scaled_centers
+        options: dict[str, Any] = {
+            "holding_share": model.holding_share,
+            "fuzzifier": model.fuzzifier,
+            "view_exponent": model.view_exponent,
+        }
+        membership = memberships(
+            prepared, centers, model.view_weights, bandwidth=model.bandwidth, **options
+        )
+        sums = heat_kernel_pass(
+            prepared,
+            [a[None] for a in centers],
+            model.view_weights[None],
+            bandwidth=model.bandwidth[None],
+            **options,
+        )
+        mean_membership, dispersion = self._protection.protect(
+            0, [membership.mean(axis=0), sums.dispersion[0]]
+        )
+        reply = FinishReply(
+            self.run_id,
+            self.n_rows,
+            dispersion,
+            mean_membership,
+            float((membership**2).sum(axis=1).mean()),
+        )
+        result = SiteResult(
+            self.records.ids,
+            membership.argmax(axis=1),
+            membership,
+            model,
+            self._personal_model(model, prepared),
+        )
+        return reply, result
+
+    def _personal_model(self, model: ClusterModel, prepared: PreparedViews) -> ClusterModel:
+        centers, weights = personal_model(
+            prepared,
+            [a[None] for a in model.scaled_centers],
+            model.view_weights[None],
+            self.plan.fedhk,
+            bandwidth=model.bandwidth[None],
+            fuzzifier=model.fuzzifier,
+            view_exponent=model.view_exponent,
+        )
+        return replace(
+            model,
+            centers=tuple(
+                sc.offset + sc.scale * a[0] for a, sc in zip(centers, model.scaling, strict=True)
+            ),
+            view_weights=weights[0],
+        )

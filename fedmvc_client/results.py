@@ -1,0 +1,83 @@
+"""Files that a run leaves at a site: memberships and models. They never leave it again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.errors import ConfigError
+from fedmvc_client.sources import SiteResult
+from strategies.messages import ClusterModel
+
+__all__ = ["membership_table", "read_model", "read_results", "write_results"]
+
+
+def membership_table(result: SiteResult) -> pa.Table:
+    """Columns ``id``, ``u_1`` .. ``u_c`` and ``label`` (1 .. c is cluster 0 .. c-1 of the model)."""
+    columns: dict[str, object] = {"id": list(result.ids)}
+    for k in range(result.membership.shape[1]):
+        columns[f"u_{k + 1}"] = result.membership[:, k]
+    columns["label"] = result.labels
+    return pa.table(columns)
+
+
+def write_results(folder: Path, result: SiteResult) -> None:
+    """Write ``membership.parquet``, ``personal_model.npz``, ``model.npz`` and ``model.json``.
+
+    Everything is written beside the target first and moved there whole, so an interrupted write
+    leaves the earlier results, or none.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as name:
+        draft = Path(name) / "results"
+        draft.mkdir()
+        pq.write_table(membership_table(result), draft / "membership.parquet")
+        np.savez(draft / "personal_model.npz", **result.personal_model.arrays())  # type: ignore[arg-type]
+        np.savez(draft / "model.npz", **result.model.arrays())  # type: ignore[arg-type]
+        (draft / "model.json").write_text(
+            json.dumps(result.model.description(), indent=2) + "\n", encoding="utf-8"
+        )
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.rename(folder)
+
+
+def read_model(description: Path, arrays: Path) -> ClusterModel:
+    """Read a model from its ``model.json`` and ``model.npz``.
+
+    Raises
+    ------
+    ConfigError
+        Where a file is missing, damaged, or does not belong to the other.
+    """
+    try:
+        fields = json.loads(description.read_text(encoding="utf-8"))
+        with np.load(arrays, allow_pickle=False) as stored:
+            return ClusterModel.from_parts({key: stored[key] for key in stored.files}, fields)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{description.name} and {arrays.name} are not a readable model: give the model.json of a "
+            "finished run with its model.npz beside it",
+            local_detail=f"{description}: {error}",
+        ) from error
+
+
+def read_results(folder: Path) -> SiteResult | None:
+    """Read what `write_results` wrote; None where the folder is not there."""
+    if not folder.is_dir():
+        return None
+    table = pq.read_table(folder / "membership.parquet")
+    columns = [name for name in table.column_names if name.startswith("u_")]
+    return SiteResult(
+        tuple(table["id"].to_pylist()),
+        table["label"].to_numpy(),
+        np.stack([table[name].to_numpy() for name in columns], axis=1),
+        read_model(folder / "model.json", folder / "model.npz"),
+        read_model(folder / "model.json", folder / "personal_model.npz"),
+    )

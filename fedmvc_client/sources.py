@@ -1,0 +1,260 @@
+"""Where a site's records come from: a folder of files, or arrays in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import DataRefused
+from configs.schema import DataSchema
+from configs.site import Device, Policy, SiteConfig
+from strategies.messages import ClusterModel, ViewDescription
+
+Floats = NDArray[np.float64]
+log = logging.getLogger("fedmvc.site")
+
+
+@dataclass(frozen=True)
+class Records:
+    """A site's records: ids and views by name, (n, d_h) float64, NaN where missing."""
+
+    ids: tuple[str, ...]
+    views: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """What a run leaves at the site and nowhere else.
+
+    ``membership`` is (n, c); ``labels`` (n,) is its largest entry's cluster; ``personal_model`` is
+    the blend of Eqs. 63-64.
+    """
+
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    membership: Floats
+    model: ClusterModel
+    personal_model: ClusterModel
+
+
+class Source(Protocol):
+    """Records of one site, its policy, and a place for its results."""
+
+    @property
+    def name(self) -> str:
+        """Name of the site."""
+        ...
+
+    @property
+    def policy(self) -> Policy:
+        """What the site demands of a run."""
+        ...
+
+    @property
+    def device(self) -> Device:
+        """Where and in which precision the site computes."""
+        ...
+
+    @property
+    def state_dir(self) -> Path | None:
+        """Folder for what must survive a restart; None keeps it in memory."""
+        ...
+
+    def describe(self) -> tuple[ViewDescription, ...]:
+        """Views of the site's schema: names, columns, units, bounds; no values."""
+        ...
+
+    def load(self) -> Records:
+        """Read and check the records."""
+        ...
+
+    def save(self, run_id: str, result: SiteResult) -> None:
+        """Keep a run's results at the site."""
+        ...
+
+    def result(self, run_id: str) -> SiteResult | None:
+        """Return a run's results; None where the run left none."""
+        ...
+
+
+def describe_views(schema: DataSchema, held: Sequence[str]) -> tuple[ViewDescription, ...]:
+    """Describe every view of a schema for hello."""
+    out = []
+    for name in schema.view_names:
+        features = schema.features(name)
+        out.append(
+            ViewDescription(
+                name,
+                tuple(f.name for f in features),
+                tuple(f.unit for f in features),
+                np.array([f.bounds or (0.0, 0.0) for f in features]).reshape(-1, 2),
+                np.array([f.bounds is not None for f in features], dtype=bool),
+                schema.schema_hash(name),
+                name in held,
+            )
+        )
+    return tuple(out)
+
+
+class FolderSource:
+    """A site's folder: ``site.toml``, ``schema.toml``, data files, ``results``, ``state``.
+
+    Raises
+    ------
+    ConfigError
+        Where one of the two files does not fit.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.config = SiteConfig.load(self.folder)
+        self.schema = DataSchema.load(self.folder / "schema.toml")
+
+    @property
+    def name(self) -> str:
+        """Name of the site."""
+        return self.config.name
+
+    @property
+    def policy(self) -> Policy:
+        """Table ``[policy]`` of ``site.toml``."""
+        return self.config.policy
+
+    @property
+    def device(self) -> Device:
+        """Table ``[device]`` of ``site.toml``."""
+        return self.config.device
+
+    @property
+    def state_dir(self) -> Path | None:
+        """``state`` in the site's folder."""
+        return self.folder / "state"
+
+    def describe(self) -> tuple[ViewDescription, ...]:
+        """Describe the schema's views."""
+        return describe_views(self.schema, list(self.config.data))
+
+    def load(self) -> Records:
+        """Read the files; count and log what is missing or outside its bounds."""
+        from fedmvc_client.data import load_site  # pyarrow: only the worker needs it
+
+        data = load_site(self.folder, self.schema, self.config)
+        for what, counts in (
+            ("missing", data.report.missing),
+            ("outside their declared bounds", data.report.outside_bounds),
+        ):
+            for view, columns in counts.items():
+                for column, count in columns.items():
+                    if count:
+                        log.info("view '%s', column '%s': %d cells %s", view, column, count, what)
+        for view, count in data.report.lacking_view.items():
+            if count:
+                log.info("view '%s': %d of %d records lack it", view, count, data.report.rows)
+        return Records(data.ids, dict(data.views))
+
+    def save(self, run_id: str, result: SiteResult) -> None:
+        """Write ``results/RUN_ID``."""
+        from fedmvc_client.results import write_results
+
+        write_results(self.folder / "results" / run_id, result)
+
+    def result(self, run_id: str) -> SiteResult | None:
+        """Read ``results/RUN_ID``."""
+        from fedmvc_client.results import read_results
+
+        return read_results(self.folder / "results" / run_id)
+
+
+class ArraySource:
+    """Views in memory, for simulation from Python; a permissive policy.
+
+    Parameters
+    ----------
+    name : str
+    views : sequence of ndarray of shape (n, d_h) or None
+        In the schema's order; None where the site lacks a view. NaN = missing.
+    schema : DataSchema
+    device : Device, optional
+    folder : Path, optional
+        Where results go when another process than the caller's computes them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        views: Sequence[Floats | None],
+        schema: DataSchema,
+        device: Device | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.policy = Policy(approval="auto", min_cohort=1, min_contributors=1, min_cell=1)
+        self.device = device or Device()
+        self.state_dir: Path | None = None
+        self._folder = folder
+        self._results: dict[str, SiteResult] = {}
+        self._schema = schema
+        self._views = list(views)
+
+    def describe(self) -> tuple[ViewDescription, ...]:
+        """Describe the schema's views."""
+        held = [
+            name
+            for name, view in zip(self._schema.view_names, self._views, strict=False)
+            if view is not None
+        ]
+        return describe_views(self._schema, held)
+
+    def load(self) -> Records:
+        """Check the arrays' shapes; non-finite cells become missing.
+
+        Raises
+        ------
+        DataRefused
+        """
+        views: dict[str, Floats] = {}
+        n_rows: int | None = None
+        for name, view in zip(self._schema.view_names, self._views, strict=False):
+            if view is None:
+                continue
+            array = np.array(view, dtype=np.float64)
+            expected = len(self._schema.features(name))
+            if array.ndim != 2 or array.shape[1] != expected:
+                raise DataRefused(
+                    f"site '{self.name}': view '{name}' has shape {array.shape}, the schema declares "
+                    f"{expected} columns: give an array of shape (rows, {expected})"
+                )
+            if n_rows is not None and array.shape[0] != n_rows:
+                raise DataRefused(
+                    f"site '{self.name}': view '{name}' has {array.shape[0]} rows, the views before "
+                    f"it have {n_rows}: every view needs the same rows, NaN where missing"
+                )
+            n_rows = array.shape[0]
+            array[~np.isfinite(array)] = np.nan
+            views[name] = array
+        if not n_rows:
+            raise DataRefused(f"site '{self.name}' has 0 rows: give it data or leave it out")
+        return Records(tuple(str(i) for i in range(n_rows)), views)
+
+    def save(self, run_id: str, result: SiteResult) -> None:
+        """Keep the results in memory, or in the folder given."""
+        if self._folder is None:
+            self._results[run_id] = result
+            return
+        from fedmvc_client.results import write_results
+
+        write_results(self._folder / self.name / run_id, result)
+
+    def result(self, run_id: str) -> SiteResult | None:
+        """Return what `save` kept."""
+        if self._folder is None:
+            return self._results.get(run_id)
+        from fedmvc_client.results import read_results
+
+        return read_results(self._folder / self.name / run_id)

@@ -1,0 +1,283 @@
+"""The site worker: the only room that sees data. Bytes of a typed request in, bytes of a reply out.
+
+It treats whoever asks as the server itself: the plan's hash, the site's policy and the order of requests
+are checked here, and nothing but a typed message ever leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import ConfigError, FedMVCError, InternalError, PolicyRefused, ProtocolError
+from configs.plan import RunPlan
+from configs.schema import DataSchema
+from configs.site import Device
+from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
+from fedmvc_client.sources import ArraySource, FolderSource, Records, SiteResult, Source
+from strategies.messages import (
+    FinishReply,
+    FinishRequest,
+    HelloReply,
+    HelloRequest,
+    Message,
+    PrepareReply,
+    PrepareRequest,
+    Refusal,
+    RoundRequest,
+    SeedRequest,
+    from_bytes,
+    to_bytes,
+)
+
+__all__ = ["SiteResult", "SiteWorker", "array_worker", "folder_worker"]
+
+log = logging.getLogger("fedmvc.site")
+
+#: Runs kept in memory at once; an older one is set up again from the state folder when asked.
+_RUNS_IN_MEMORY = 2
+#: Set-up requests kept on disk until the run is finished, in the order they are replayed.
+_SET_UP = ("hello", "prepare", "seed")
+
+
+class SiteWorker:
+    """Answers the requests of approved plans for one site.
+
+    Parameters
+    ----------
+    source : Source
+        The site's records, policy and results folder.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._plans: OrderedDict[str, RunPlan] = OrderedDict()
+        self._participants: dict[str, FedHKParticipant] = {}
+
+    @property
+    def site(self) -> str:
+        """Name of the site."""
+        return self.source.name
+
+    def handle(self, body: bytes) -> bytes:
+        """Answer one request; never raises.
+
+        Parameters
+        ----------
+        body : bytes
+            A message of :mod:`strategies.messages`.
+
+        Returns
+        -------
+        bytes
+            The reply, or a `Refusal` with an exit code and one sentence without values, ids or paths.
+        """
+        try:
+            return to_bytes(self._answer(from_bytes(body), body))
+        except FedMVCError as error:
+            log.error("%s %s", error.public_message, error.local_detail)
+            return to_bytes(Refusal(error.code, error.public_message))
+        except Exception:
+            log.exception("site '%s': an unexpected error", self.site)
+            sentence = f"site '{self.site}' met an internal error: its own log has the reason"
+            return to_bytes(Refusal(InternalError.code, sentence))
+
+    def _answer(self, message: Message, body: bytes) -> Message:
+        if isinstance(message, HelloRequest):
+            reply = self._hello(message)
+            self._remember(message.run_id, "hello", body)
+            return reply
+        if isinstance(message, PrepareRequest):
+            prepared = self._prepare(message)
+            self._remember(message.run_id, "prepare", body)
+            return prepared
+        if isinstance(message, SeedRequest):
+            seeds = self._participant(message.run_id, message.plan_id, "seed").seed(message)
+            self._remember(message.run_id, "seed", body)
+            return seeds
+        if isinstance(message, RoundRequest):
+            return self._participant(message.run_id, message.plan_id, "round").round(message)
+        if isinstance(message, FinishRequest):
+            return self._finish(message)
+        raise ProtocolError(
+            f"site '{self.site}' was sent a {type(message).__name__}, not a request"
+        )
+
+    def result(self, run_id: str) -> SiteResult | None:
+        """Return what a finished run left at this site; None where it left nothing."""
+        return self.source.result(run_id)
+
+    # -- one action each ---------------------------------------------------------------------
+
+    def _hello(self, request: HelloRequest) -> HelloReply:
+        _check_run_id(request.run_id)
+        plan = self._read_plan(request)
+        self._enforce_policy(plan)
+        self._plans[request.run_id] = plan
+        self._participants.pop(request.run_id, None)
+        while len(self._plans) > _RUNS_IN_MEMORY:
+            oldest, _ = self._plans.popitem(last=False)
+            self._participants.pop(oldest, None)
+        return HelloReply(request.run_id, self.site, _version(), self.source.describe())
+
+    def _read_plan(self, request: HelloRequest) -> RunPlan:
+        try:
+            plan = RunPlan.parse(json.loads(request.plan))
+        except (ConfigError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"site '{self.site}' cannot read the plan: run the same FedMVC version at both ends",
+                local_detail=str(error),
+            ) from error
+        if plan.plan_id != request.plan_id:
+            raise ProtocolError(
+                f"site '{self.site}': the plan does not match its id {request.plan_id[:12]}"
+            )
+        return plan
+
+    def _enforce_policy(self, plan: RunPlan) -> None:
+        policy = self.source.policy
+        if policy.approval == "required":
+            raise PolicyRefused(
+                f"site '{self.site}' wants every plan approved (policy.approval = 'required') and no "
+                "approval of this plan is there: set policy.approval = 'auto' in its site.toml"
+            )
+        if policy.require:
+            raise PolicyRefused(
+                f"site '{self.site}' requires {', '.join(policy.require)} (policy.require) and the plan "
+                "has none of it: lower the policy or leave the run"
+            )
+
+    def _prepare(self, request: PrepareRequest) -> PrepareReply:
+        plan = self._plan(request.run_id, request.plan_id)
+        records = self._load()
+        device = self.source.device
+        participant = FedHKParticipant(
+            plan, request.run_id, self.site, records, device.device, device.dtype
+        )
+        reply = participant.prepare(request)
+        self._participants[request.run_id] = participant
+        return reply
+
+    def _load(self) -> Records:
+        records = self.source.load()
+        cohort = self.source.policy.min_cohort
+        if len(records.ids) < cohort:
+            raise PolicyRefused(
+                f"site '{self.site}' has {len(records.ids)} rows; policy.min_cohort is {cohort}: "
+                "lower it or leave the run"
+            )
+        return records
+
+    def _finish(self, request: FinishRequest) -> FinishReply:
+        participant = self._participant(request.run_id, request.plan_id, "finish")
+        reply, result = participant.finish(request)
+        self.source.save(request.run_id, result)
+        self._forget(request.run_id)
+        return reply
+
+    # -- runs in memory and on disk ----------------------------------------------------------
+
+    def _plan(self, run_id: str, plan_id: str) -> RunPlan:
+        if run_id not in self._plans:
+            self._replay(run_id)
+        plan = self._plans.get(run_id)
+        if plan is None:
+            raise ProtocolError(
+                f"site '{self.site}' knows no run {run_id[:8]}: it needs a hello first"
+            )
+        if plan.plan_id != plan_id:
+            raise ProtocolError(
+                f"site '{self.site}': run {run_id[:8]} belongs to plan {plan.plan_id[:12]}, "
+                f"not {plan_id[:12]}"
+            )
+        return plan
+
+    def _participant(self, run_id: str, plan_id: str, action: str) -> FedHKParticipant:
+        self._plan(run_id, plan_id)
+        if run_id not in self._participants:
+            raise ProtocolError(f"site '{self.site}' was sent {action} before prepare")
+        return self._participants[run_id]
+
+    def _run_folder(self, run_id: str) -> Path | None:
+        state = self.source.state_dir
+        if state is None:
+            return None
+        _check_run_id(run_id)
+        return state / "runs" / run_id
+
+    def _remember(self, run_id: str, action: str, body: bytes) -> None:
+        """Keep a set-up request, durable before its reply leaves, for a restarted worker."""
+        folder = self._run_folder(run_id)
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{action}.part"
+        with draft.open("wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / f"{action}.bin")
+
+    def _replay(self, run_id: str) -> None:
+        """Set a run up again from the requests kept on disk."""
+        folder = self._run_folder(run_id)
+        if folder is None or not folder.is_dir():
+            return
+        log.info("site '%s': setting up run %s again after a restart", self.site, run_id[:8])
+        for action in _SET_UP:
+            path = folder / f"{action}.bin"
+            if path.is_file():
+                body = path.read_bytes()
+                self._answer(from_bytes(body), body)
+
+    def _forget(self, run_id: str) -> None:
+        self._plans.pop(run_id, None)
+        self._participants.pop(run_id, None)
+        folder = self._run_folder(run_id)
+        if folder is not None and folder.is_dir():
+            shutil.rmtree(folder)
+
+
+def folder_worker(folder: Path) -> SiteWorker:
+    """Return the worker of a site's folder.
+
+    Raises
+    ------
+    ConfigError
+        Where ``site.toml`` or ``schema.toml`` does not fit.
+    """
+    return SiteWorker(FolderSource(folder))
+
+
+def array_worker(
+    name: str,
+    views: Sequence[NDArray[np.float64] | None],
+    schema: DataSchema,
+    *,
+    device: Device | None = None,
+    folder: Path | None = None,
+) -> SiteWorker:
+    """Return a worker of arrays in memory (see `fedmvc_client.sources.ArraySource`)."""
+    return SiteWorker(ArraySource(name, views, schema, device, folder))
+
+
+def _check_run_id(run_id: str) -> None:
+    """Refuse ids that could name a path: run ids are UUIDs in hexadecimal form."""
+    if not (8 <= len(run_id) <= 64) or not all(ch in "0123456789abcdef-" for ch in run_id):
+        raise ProtocolError("the run id is not a UUID")
+
+
+def _version() -> str:
+    try:
+        return version("fedmvc")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,122 @@
+"""Files a run leaves at the server: ``result.json``, ``model.npz``, ``model.json``, ``rounds.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ConfigError
+from strategies.base import RoundRecord
+from strategies.model import ClusterModel
+
+__all__ = ["prepare_folder", "versions", "write_model", "write_result", "write_rounds"]
+
+_PACKAGES = ("fedmvc", "flwr", "numpy", "scipy", "scikit-learn", "torch")
+
+
+def prepare_folder(out: Path) -> None:
+    """Create the results folder; refuse one that already holds a run.
+
+    Raises
+    ------
+    ConfigError
+        Where a result is there already or the folder cannot be written.
+    """
+    if (out / "result.json").exists():
+        raise ConfigError(
+            f"folder '{out.name}' already holds the result of a run: name another with --out",
+            local_detail=str(out),
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"folder '{out.name}' cannot be written: name another with --out",
+            local_detail=f"{out}: {error}",
+        ) from error
+
+
+def _replace(path: Path, body: bytes) -> None:
+    """Write whole or not at all: to a draft beside the target, fsync, rename."""
+    draft = path.with_name(path.name + ".part")
+    with draft.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def write_result(out: Path, result: dict[str, Any]) -> None:
+    """Write ``result.json``; a number that is not finite becomes null."""
+    body = json.dumps(_finite(result), indent=2, allow_nan=False) + "\n"
+    _replace(out / "result.json", body.encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def write_model(out: Path, model: ClusterModel) -> None:
+    """Write ``model.npz`` (no pickle) and ``model.json``."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **model.arrays())  # type: ignore[arg-type]
+    _replace(out / "model.npz", buffer.getvalue())
+    _replace(out / "model.json", (json.dumps(model.description(), indent=2) + "\n").encode())
+
+
+def write_rounds(out: Path, history: Iterable[RoundRecord]) -> None:
+    """Write ``rounds.csv``: one row a round, lists joined by a blank."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    names = [
+        "round",
+        "objective",
+        "view_weights",
+        "site_weights",
+        "bytes_up",
+        "bytes_down",
+        "seconds",
+        "sites",
+    ]
+    writer.writerow(names)
+    for record in history:
+        writer.writerow(
+            [
+                record.round,
+                "" if math.isnan(record.objective) else repr(record.objective),
+                " ".join(f"{w:.6f}" for w in record.view_weights),
+                " ".join(f"{site}={w:.6f}" for site, w in record.site_weights.items()),
+                record.bytes_up,
+                record.bytes_down,
+                f"{record.seconds:.4f}",
+                " ".join(record.sites),
+            ]
+        )
+    _replace(out / "rounds.csv", buffer.getvalue().encode())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,216 @@
+"""Both halves on one machine behind one function: in-process grid, or Ray."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from configs.errors import ConfigError
+from configs.plan import RunPlan
+from configs.schema import DataSchema
+from fedmvc_client.app import app as client_app
+from fedmvc_client.relay import registered_workers
+from fedmvc_client.socket_server import serve_sites
+from fedmvc_client.worker import SiteWorker, array_worker, folder_worker
+from fedmvc_server.hosting import host_workers
+from fedmvc_server.local_grid import LocalGrid
+from fedmvc_server.ray_backend import run_in_ray
+from fedmvc_server.runner import Observer, RunResult, new_run_id, run
+
+__all__ = ["hosted_sites", "simulate", "simulate_folders"]
+
+Backend = Literal["inprocess", "ray"]
+Arrays = Mapping[str, Mapping[str, Sequence[np.ndarray[Any, Any] | None]]]
+
+
+def simulate(
+    plan: RunPlan | Mapping[str, Any],
+    sites: Arrays,
+    *,
+    schema: DataSchema | None = None,
+    backend: Backend = "inprocess",
+    out: str | Path | None = None,
+    observer: Observer | None = None,
+) -> RunResult:
+    """Run a plan over sites given as arrays.
+
+    Parameters
+    ----------
+    plan : RunPlan or mapping
+        A mapping is validated as a plan file would be.
+    sites : mapping
+        ``{name: {"views": [array of shape (n, d_h) or None, ...]}}``; None where a site lacks a
+        view, NaN where a cell is missing. The same order of views everywhere.
+    schema : DataSchema, optional
+        Views and columns; by default ``view_0``, ... with columns ``x0``, ...
+    backend : {"inprocess", "ray"}
+    out : path, optional
+        Folder for ``result.json``, ``model.npz``, ``model.json`` and ``rounds.csv``.
+    observer : callable, optional
+        Called with the run's state after each round.
+
+    Returns
+    -------
+    RunResult
+        With ``site_results[name].labels``, ``.membership`` and ``.personal_model``. A run that was
+        refused or lost its sites comes back too: look at ``status`` and ``stop_reason``.
+
+    Raises
+    ------
+    ConfigError
+        Where the plan or the arrays cannot be used at all.
+    """
+    plan = plan if isinstance(plan, RunPlan) else RunPlan.parse(dict(plan))
+    views = {name: [_as_view(v) for v in site["views"]] for name, site in sites.items()}
+    if not views:
+        raise ConfigError("simulate was given 0 sites: give at least one")
+    schema = schema or _schema_of(views)
+    with tempfile.TemporaryDirectory(prefix="fedmvc-") as scratch:
+        folder = Path(scratch) if backend == "ray" else None
+        make = partial(_array_workers, views, schema, folder)
+        return _run(plan, make, backend, None if out is None else Path(out), observer)
+
+
+def simulate_folders(
+    plan: RunPlan,
+    data: Path,
+    *,
+    backend: Backend = "inprocess",
+    out: Path | None = None,
+    observer: Observer | None = None,
+) -> RunResult:
+    """Run a plan over the site folders in ``data``; their results go into each folder.
+
+    Raises
+    ------
+    ConfigError
+        Where there is no site folder or one of their files does not fit.
+    """
+    folders = site_folders(data)
+    return _run(plan, partial(_folder_workers, folders), backend, out, observer)
+
+
+def site_folders(data: Path) -> list[Path]:
+    """Folders in ``data`` that hold a ``site.toml``, in name order.
+
+    Raises
+    ------
+    ConfigError
+        Where there is none.
+    """
+    found = sorted(path.parent for path in data.glob("*/site.toml")) if data.is_dir() else []
+    if not found:
+        raise ConfigError(
+            f"'{data.name}' holds 0 site folders (a folder with a site.toml): make some with "
+            "'fedmvc-server synthesize cardio --out DIR'",
+            local_detail=str(data),
+        )
+    return found
+
+
+def _as_view(view: Any) -> np.ndarray[Any, Any] | None:
+    if view is None:
+        return None
+    array = np.asarray(view, dtype=np.float64)
+    if array.ndim != 2:
+        raise ConfigError(
+            f"a view has {array.ndim} dimensions: give arrays of shape (rows, columns)"
+        )
+    return array
+
+
+def _schema_of(views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]]) -> DataSchema:
+    counts = {len(v) for v in views.values()}
+    if len(counts) != 1:
+        raise ConfigError(
+            f"the sites list {sorted(counts)} views: give every site the same list, None for a view "
+            "it lacks"
+        )
+    examples = []
+    for h in range(counts.pop()):
+        held = [v[h] for v in views.values() if v[h] is not None]
+        if not held or held[0] is None:
+            raise ConfigError(f"view {h} is None at all {len(views)} sites: leave it out")
+        examples.append(held[0])
+    return DataSchema.from_arrays(examples)
+
+
+def _array_workers(
+    views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]],
+    schema: DataSchema,
+    folder: Path | None,
+) -> dict[int, SiteWorker]:
+    return {
+        i: array_worker(name, views[name], schema, folder=folder)
+        for i, name in enumerate(sorted(views))
+    }
+
+
+def _folder_workers(folders: Sequence[Path]) -> dict[int, SiteWorker]:
+    workers = [folder_worker(folder) for folder in folders]
+    names = [w.site for w in workers]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ConfigError(
+            f"{names.count(twice[0])} site folders are named '{twice[0]}': rename one"
+        )
+    return dict(enumerate(workers))
+
+
+def _run(
+    plan: RunPlan,
+    make: partial[dict[int, SiteWorker]],
+    backend: str,
+    out: Path | None,
+    observer: Observer | None,
+) -> RunResult:
+    workers = make()
+    run_id = new_run_id()
+    if backend == "inprocess":
+        named = {w.site: w for w in workers.values()}
+        with registered_workers(named):
+            grid = LocalGrid(client_app, {name: {"site": name} for name in sorted(named)})
+            result = run(grid, plan, run_id, out=out, observer=observer)
+    elif backend == "ray":
+        result = _run_ray(plan, make, len(workers), run_id, out, observer)
+    else:
+        raise ConfigError(f"backend '{backend}' is unknown: use 'inprocess' or 'ray'")
+    for worker in workers.values():
+        kept = worker.result(run_id)
+        if kept is not None:
+            result.site_results[worker.site] = kept
+    return result
+
+
+def _run_ray(
+    plan: RunPlan,
+    make: partial[dict[int, SiteWorker]],
+    n_sites: int,
+    run_id: str,
+    out: Path | None,
+    observer: Observer | None,
+) -> RunResult:
+    finished: list[RunResult] = []
+
+    def main(grid: Grid, context: Context) -> None:
+        with host_workers(serve_sites, make, context.run_id):
+            finished.append(run(grid, plan, run_id, out=out, observer=observer))
+
+    run_in_ray(main, client_app, n_sites)
+    return finished[0]
+
+
+@contextmanager
+def hosted_sites(data: Path, flower_run_id: int) -> Iterator[int]:
+    """Serve the site folders in ``data`` to simulated nodes; yields the number of sites."""
+    folders = site_folders(data)
+    with host_workers(serve_sites, partial(_folder_workers, folders), flower_run_id):
+        yield len(folders)
