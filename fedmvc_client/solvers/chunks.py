@@ -60,7 +60,7 @@ def one_intra_op_thread() -> Iterator[None]:
 
 
 def chunk_rows(n_rows: int, device: torch.device) -> int:
-    """Records of a chunk: fixed for a device, less where there are fewer records than that."""
+    """Return the records of a chunk: fixed for a device, less where the data are smaller."""
     largest = GPU_CHUNK_ROWS if device.type == "cuda" else CPU_CHUNK_ROWS
     return min(largest, -(-n_rows // 8) * 8)
 

@@ -5,10 +5,10 @@ For every record i, cluster k and view h (Eqs. 3 to 8, bandwidth beta added)::
     phi_ik = beta_h sum_j delta_ij (x_ij - a_kj)^2      D_ik = 1 - exp(-phi_ik)
     S_ik   = sum_h v_h^alpha D_ik^h / pi_h              u_ik ~ S_ik^(-1/(m-1))
 
-over the views the record holds. All starts are one pass: their centres stand side by side. ``phi`` of
-a chunk of records is one matrix product of its features (see :mod:`fedmvc_client.solvers.views`) with
-a matrix made from the centres, and the numerators and masses of the next centres are another, so no
-array of records x clusters x columns ever exists.
+over the views the record holds. All starts are one pass: their centres stand side by side. ``phi``
+of a chunk of records is one matrix product of its features (see ``views``) with a matrix made from
+the centres, and the numerators and masses of the next centres are another, so no array of records x
+clusters x columns ever exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strategies.messages import SufficientStatistics
 
 Floats = NDArray[np.float64]
 
-#: Smallest S: a record on a centre gets membership 1 there, one without any view gets 1/c everywhere.
+#: Smallest S: a record on a centre gets membership 1 there, one without any view 1/c everywhere.
 DISTANCE_FLOOR = 1e-15
 #: Up to here an integer 1/(m-1) (m = 2, 1.5, 1.25, 1.2, 1.1, ...) is computed by multiplications.
 _LARGEST_INTEGER_POWER = 32

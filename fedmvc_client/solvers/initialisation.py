@@ -64,9 +64,9 @@ def local_seeds(
         scaled = view.scaled(rows)
         values.append(np.where(np.isnan(scaled), center, scaled))
     unit = np.array([1.0 / np.sqrt(spread) if spread > 0 else 0.0 for spread in view_spread])
-    table = np.hstack([view * factor for view, factor in zip(values, unit, strict=True)])
+    table = np.hstack([scaled * factor for scaled, factor in zip(values, unit, strict=True)])
     n_found = min(n_clusters, len(np.unique(table, axis=0)))
-    centers = [np.empty((n_starts, n_found, view.shape[1])) for view in values]
+    centers = [np.empty((n_starts, n_found, scaled.shape[1])) for scaled in values]
     counts = np.empty((n_starts, n_found))
     with threadpool_limits(limits=1):
         for start in range(n_starts):
@@ -83,9 +83,9 @@ def local_seeds(
                 distance = ((table - kmeans.cluster_centers_[empty]) ** 2).sum(axis=1)
                 chosen[empty, distance.argmin()] = 1.0
             size = chosen.sum(axis=1, keepdims=True)
-            for view, out in zip(values, centers, strict=True):
+            for table_of_view, out in zip(values, centers, strict=True):
                 # Means of the records rather than k-means' own centres: also right for views of
                 # spread 0, and every centre lies among its records.
-                out[start] = chosen @ view / size
+                out[start] = chosen @ table_of_view / size
     counts *= prepared.n_rows / len(rows)
     return centers, counts

@@ -1,11 +1,11 @@
 """The views of a site, scaled and laid out for the heat-kernel pass.
 
-Each view becomes a stack of feature-major chunks of shape (n_chunks, n_features, chunk_rows) so that
-the exponent ``phi`` of all centres and the sums over records are one matrix product each. The rows
-of a chunk are ``[delta x, delta, sum_j delta_j x_j^2]`` (2 d_h + 1 features); a view with one weight
-a record (kernel ``one``, no missing cell) needs only ``[x, held, sum_j w_j x_j^2]`` (d_h + 2).
-Records that do not hold the view, and the filling of the last chunk, are columns of zeros: their
-exponent, dispersion and contribution to every sum are exactly 0.
+Each view becomes a stack of feature-major chunks of shape (n_chunks, n_features, chunk_rows) so
+that the exponent ``phi`` of all centres and the sums over records are one matrix product each. The
+rows of a chunk are ``[delta x, delta, sum_j delta_j x_j^2]`` (2 d_h + 1 features); a view with one
+weight a record (kernel ``one``, no missing cell) needs only ``[x, held, sum_j w_j x_j^2]``
+(d_h + 2). Records that do not hold the view, and the filling of the last chunk, are columns of
+zeros: their exponent, dispersion and contribution to every sum are exactly 0.
 
 The scaled values are shifted to the middle of the site's own data first: without it ``phi`` loses
 digits by cancellation where values are far from 0. The pass adds the shift back.
@@ -80,7 +80,8 @@ class PreparedView:
         if self.raw is None:
             n_rows = len(self.held[rows])
             return np.full((n_rows, self.n_columns), np.nan)
-        values = np.asarray(self.raw[rows], dtype=np.float64)
+        # One memory order: numpy's sums, and so the last bits, depend on it.
+        values = np.ascontiguousarray(self.raw[rows], dtype=np.float64)
         scaled = (values - self.scaling.offset) / self.scaling.scale
         return np.where(np.isfinite(scaled), scaled, np.nan)
 
@@ -157,8 +158,8 @@ class PreparedViews:
         Pooled scaling and heat-kernel coefficients, one a view.
     heat_kernel : {"minmax", "absdev", "one"}
     cell_mass : sequence of bool
-        For each view whether the cluster mass is summed cell by cell. False is only legal for kernel
-        ``one`` where no record anywhere misses a part of the view.
+        For each view whether the cluster mass is summed cell by cell. False is only legal for
+        kernel ``one`` where no record anywhere misses a part of the view.
     device, dtype : str
         See :func:`fedmvc_client.solvers.devices.resolve_device`.
 

@@ -35,20 +35,16 @@ def pooled_scaling(raw: np.ndarray, scaling: str, heat_kernel: str) -> ViewScali
 
 def coefficients(scaled: np.ndarray, view: ViewScaling, heat_kernel: str) -> np.ndarray:
     """Heat-kernel coefficient of every cell (Eqs. 1, 2), missing cells by the partial distance."""
-    n, d = scaled.shape
-    delta = np.zeros((n, d))
-    for i in range(n):
-        observed = [j for j in range(d) if not np.isnan(scaled[i, j])]
-        for j in observed:
-            distance = scaled[i, j] - view.delta_a[j]
-            if heat_kernel == "minmax":
-                value = min(max(distance / view.delta_b[j], 0.0), 1.0)
-            elif heat_kernel == "absdev":
-                value = abs(distance) / view.delta_b[j]
-            else:
-                value = 1.0 / view.delta_b[j]
-            delta[i, j] = value * d / len(observed)
-    return delta
+    observed = ~np.isnan(scaled)
+    distance = np.where(observed, scaled - view.delta_a, 0.0)
+    if heat_kernel == "minmax":
+        delta = np.clip(distance / view.delta_b, 0.0, 1.0)
+    elif heat_kernel == "absdev":
+        delta = np.abs(distance) / view.delta_b
+    else:
+        delta = np.broadcast_to(1.0 / view.delta_b, scaled.shape)
+    n_observed = np.maximum(observed.sum(axis=1, keepdims=True), 1)
+    return np.where(observed, delta * scaled.shape[1] / n_observed, 0.0)
 
 
 @dataclass
@@ -75,7 +71,7 @@ class Reference:
         return cls([np.nan_to_num(x) for x in scaled], delta, held, list(cell_mass))
 
     def exponent(self, h, centers, bandwidth):
-        """phi of one view and start, (n, c), by the (n, c, d) broadcast."""
+        """Exponent phi of one view and start, (n, c), by the (n, c, d) broadcast."""
         difference = self.x[h][:, None, :] - centers[None]
         return bandwidth * (self.delta[h][:, None, :] * difference**2).sum(axis=2)
 
@@ -111,7 +107,7 @@ class Reference:
         return SufficientStatistics(tuple(numerator), tuple(mass), dispersion)
 
     def plain_centers(self, centers, v, bandwidth, share, m, alpha):
-        """The printed centre update (Eq. 48), which lost delta: sum g x / sum g."""
+        """Apply the printed centre update (Eq. 48), which lost delta: sum g x / sum g."""
         out = []
         u = self.memberships(centers, v, bandwidth, share, m, alpha)
         for h, x in enumerate(self.x):
