@@ -36,7 +36,13 @@ ALSO = {
     },
 }
 # Rooms that must not know Flower.
-WITHOUT_FLOWER = ("configs", "privacy", "fedmvc_client.solvers", "strategies.messages")
+WITHOUT_FLOWER = (
+    "configs",
+    "privacy",
+    "fedmvc_client.solvers",
+    "strategies.messages",
+    *sorted(ALSO["fedmvc_client.estimators"]),
+)
 
 
 def module_name(path, root):
