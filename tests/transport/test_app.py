@@ -69,7 +69,7 @@ def test_an_unknown_action_is_an_error_of_the_node(echo_worker):
     replies, failures = exchange(grid, {100: b"hi"}, "train.unheard", 5.0)
 
     assert replies == {}
-    assert failures == {100: "its ClientApp raised an error: look at the site's log"}
+    assert failures == {100: "raised an error in its ClientApp: look at the site's log"}
 
 
 def test_the_client_app_loads_neither_torch_nor_data():

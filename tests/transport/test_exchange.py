@@ -101,9 +101,9 @@ def test_every_node_is_either_answered_or_explained(grid):
 
     assert replies == {B: b"st-bertha:1:b"}
     assert failures == {
-        A: "its ClientApp raised an error: look at the site's log",
-        C: "its node is unavailable",
-        999: "the SuperLink took no message",
+        A: "raised an error in its ClientApp: look at the site's log",
+        C: "is unavailable: its node stopped answering",
+        999: "was given no message by the SuperLink",
     }
 
 
@@ -118,14 +118,14 @@ def test_unreadable_content_is_a_failure_of_that_node_only(grid):
     ("code", "reason"),
     [
         (0, "raised an error"),
-        (1, "could not be loaded"),
+        (1, "could not load its ClientApp"),
         (2, "raised an error"),
         (3, "did not reply in 5 s"),
         (4, "did not reply in 5 s"),
-        (5, "node is unavailable"),
+        (5, "its node stopped answering"),
         (6, "raised an error"),
-        (7, "could not be loaded"),
-        (8, "process ended without a reply"),
+        (7, "could not load its ClientApp"),
+        (8, "lost its ClientApp process"),
         (99, "raised an error"),
     ],
 )
@@ -134,6 +134,23 @@ def test_flower_errors_are_classified_and_never_quoted(code, reason):
 
     assert reason in failures[A]
     assert "4711" not in failures[A]
+
+
+def test_a_node_cannot_answer_for_another(grid, monkeypatch):
+    pull = grid.pull_messages
+
+    def pull_forged(message_ids):
+        replies = pull(message_ids)
+        for reply in replies:
+            reply.metadata.__dict__["_src_node_id"] = B
+        return replies
+
+    monkeypatch.setattr(grid, "pull_messages", pull_forged)
+
+    assert exchange(grid, {A: b"a", B: b"b"}, "train.round", 5.0)[0] == {
+        A: b"st-anna:1:a",
+        B: b"st-bertha:1:b",
+    }
 
 
 def test_the_wait_ends_at_the_deadline_and_names_the_seconds():
