@@ -85,7 +85,7 @@ class Federation:
         """Start a site's worker and wait until it listens."""
         path = self.sockets / f"{name}.sock"
         self._spawn(f"worker-{name}", self.worker_command(name, path))
-        _wait(path.exists, 60, f"worker of {name}")
+        _wait(lambda: _serves(path), 60, f"worker of {name}")
 
     def start_node(self, name):
         """Start a site's SuperNode."""
@@ -158,7 +158,7 @@ class Federation:
             **self.cli.environment(),
             "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", "")]),
             "PYTHONPATH": str(ROOT),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "OMP_NUM_THREADS": "1",
             **environment,
         }
@@ -185,6 +185,12 @@ def _listens(port):
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _serves(path):
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(str(path)) == 0
 
 
 def _wait(condition, timeout, what):

@@ -46,7 +46,7 @@ def test_a_site_without_its_worker_sends_a_typed_refusal(federation, tmp_path):
     assert status.outcome == "completed"
     answers = json.loads((tmp_path / "out" / "result.json").read_text())["answers"][0]
     assert answers["st-anna"] == "echo:st-anna:st-anna"
-    assert answers["st-clara"].startswith("Refusal(code=7, message='the worker of this site is not")
+    assert answers["st-clara"].startswith('Refusal(code=7, message="the worker of this site is not')
     assert str(federation.sockets) not in answers["st-clara"]
     assert str(federation.sockets) in federation.log("node-st-clara")  # at the site it is logged
 
