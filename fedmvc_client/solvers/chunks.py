@@ -16,7 +16,7 @@ import torch
 
 T = TypeVar("T")
 
-#: Records of a chunk on the CPU (measured: flat between 2,048 and 8,192) and on a GPU.
+#: Most records of a chunk on the CPU (measured: flat between 2,048 and 8,192) and on a GPU.
 CPU_CHUNK_ROWS = 4096
 GPU_CHUNK_ROWS = 1 << 18
 
@@ -60,9 +60,10 @@ def one_intra_op_thread() -> Iterator[None]:
 
 
 def chunk_rows(n_rows: int, device: torch.device) -> int:
-    """Return the records of a chunk: fixed for a device, less where the data are smaller."""
+    """Return the records of a chunk: equal parts of the data, none above the device's size."""
     largest = GPU_CHUNK_ROWS if device.type == "cuda" else CPU_CHUNK_ROWS
-    return min(largest, -(-n_rows // 8) * 8)
+    n_chunks = -(-n_rows // largest)
+    return -(-n_rows // (8 * n_chunks)) * 8
 
 
 def fold_chunks(

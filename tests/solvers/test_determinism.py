@@ -107,6 +107,9 @@ def test_overlapping_blocks_restore_once():
 
 
 def test_chunks_are_fixed_by_the_data_alone():
-    assert chunks.chunk_rows(10**6, CPU) == chunks.CPU_CHUNK_ROWS
-    assert chunks.chunk_rows(150, CPU) == 152
-    assert chunks.chunk_rows(10**7, torch.device("cuda")) == chunks.GPU_CHUNK_ROWS
+    for n in (1, 150, 4096, 4097, 10_000, 10**6, 10**6 + 1):
+        rows = chunks.chunk_rows(n, CPU)
+        n_chunks = -(-n // rows)
+        assert rows <= chunks.CPU_CHUNK_ROWS
+        assert n_chunks == -(-n // chunks.CPU_CHUNK_ROWS)
+        assert n_chunks * rows - n < 8 * n_chunks
