@@ -2,7 +2,7 @@
 
 ``flwr run`` exits 0 even when the run fails, so the outcome comes from the ServerApp's own
 ``result.json``, and from Flower's status where there is none. The ServerApp runs beside the
-SuperLink: the plan and the output folder are paths of that machine.
+SuperLink: the plan travels as text, the output folder is a path of that machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from configs.errors import ConfigError, InternalError, TransportError
+from configs.plan import RunPlan
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
     SERVER_APP,
@@ -55,7 +56,7 @@ def run_deployed(
     Parameters
     ----------
     plan_path : str or Path
-        The plan, as the SuperLink's machine sees it.
+        The plan, a file of this machine.
     server : str
         The SuperLink's ``HOST:PORT``.
     ca : str, Path or None
@@ -77,7 +78,7 @@ def run_deployed(
     Raises
     ------
     ConfigError
-        If the address or the CA certificate is unusable.
+        If the plan, the address or the CA certificate is unusable.
     TransportError
         If the SuperLink cannot be reached, stops answering, never starts the run, or somebody
         stopped the run.
@@ -86,6 +87,7 @@ def run_deployed(
     KeyboardInterrupt
         After Ctrl-C, when the run has been stopped.
     """
+    plan = RunPlan.load(Path(plan_path)).canonical()
     ca_path = None if ca is None else Path(ca).absolute()
     check_reachable(server, ca_path)
     results = _Results(Path(out).absolute(), on_progress)
@@ -95,10 +97,8 @@ def run_deployed(
         app_folder.mkdir()
         write_app_folder(app_folder, server_app=server_app, client_app=client_app)
         flower = FlowerCli(home, server, ca_path)
-        run_id = flower.run(
-            app_folder,
-            {"plan": str(Path(plan_path).absolute()), "data": "", "out": str(results.folder)},
-        )
+        run_config = {"plan": plan, "data": "", "out": str(results.folder)}
+        run_id = flower.run(app_folder, run_config)
         try:
             status = _await_end(flower, run_id, server, results, poll_s)
         except KeyboardInterrupt:

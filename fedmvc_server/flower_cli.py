@@ -128,8 +128,11 @@ class FlowerCli:
 
     def run(self, app_folder: Path, run_config: Mapping[str, str]) -> int:
         """Submit a run (``flwr run``); return Flower's run id."""
-        values = " ".join(f"{key}={_toml(value)}" for key, value in run_config.items())
-        answer = self._command("run", str(app_folder), _CONNECTION, "--run-config", values)
+        # As a file: on the command line Flower 1.42 splits a value at an escaped quote.
+        config = self._home / "run-config.toml"
+        lines = [f"{key} = {_toml(value)}\n" for key, value in run_config.items()]
+        config.write_text("".join(lines), encoding="utf-8")
+        answer = self._command("run", str(app_folder), _CONNECTION, "--run-config", str(config))
         try:
             return int(answer["run-id"])
         except (KeyError, ValueError, TypeError) as error:

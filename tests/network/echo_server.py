@@ -1,6 +1,6 @@
 """A ServerApp that exchanges echoes and writes what it saw.
 
-The plan is a JSON file: ``rounds``, ``sites`` to wait for, and ``fail``.
+Of the plan it takes ``max_rounds`` and ``quorum.min_sites``; for 13 clusters it raises.
 """
 
 import json
@@ -17,16 +17,16 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    plan = json.loads(Path(context.run_config["plan"]).read_text())
-    if plan.get("fail"):
+    plan = json.loads(context.run_config["plan"])
+    if plan["n_clusters"] == 13:
         raise RuntimeError("patient 4711 weighs 82 kg")
-    names = wait_for_nodes(grid, plan["sites"], 60.0)
+    names = wait_for_nodes(grid, plan["quorum"]["min_sites"], 60.0)
     out = Path(context.run_config["out"])
     out.mkdir(parents=True, exist_ok=True)
     result = {"status": "completed", "exit_code": 0, "seconds": [], "answers": [], "failures": {}}
     with (out / "rounds.csv").open("w") as rounds:
         print("round,seconds", file=rounds, flush=True)
-        for number in range(plan["rounds"]):
+        for number in range(plan["max_rounds"]):
             began = time.monotonic()
             requests = {node: names[node].encode() for node in names}
             replies, failed = exchange(grid, requests, "train.round", 60.0, group_id=str(number))

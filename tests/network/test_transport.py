@@ -5,6 +5,7 @@ import json
 import pytest
 
 from configs.errors import InternalError, TransportError
+from configs.plan import RunPlan
 from fedmvc_server.deployment import check_reachable, run_deployed
 from tests.network.federation import NAMES
 
@@ -13,14 +14,17 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 ECHO = {"server_app": "tests.network.echo_server:app"}
 
 
-def _plan(folder, **plan):
-    path = folder / "plan.json"
-    path.write_text(json.dumps({"rounds": 1, "sites": 3, **plan}))
+def _plan(folder, *, max_rounds=1, n_clusters=2):
+    path = folder / "plan.toml"
+    path.write_text(
+        f'method = "fedhk-mvfc"\nmax_rounds = {max_rounds}\nn_clusters = {n_clusters}\n'
+        "[quorum]\nmin_sites = 3\n"
+    )
     return path
 
 
 def test_every_site_answers_under_its_registered_name(federation, tmp_path):
-    plan, out, rounds = _plan(tmp_path, rounds=2), tmp_path / "out", []
+    plan, out, rounds = _plan(tmp_path, max_rounds=2), tmp_path / "out", []
 
     code = run_deployed(
         plan, federation.address, federation.ca, out, on_progress=rounds.append, **ECHO
@@ -37,9 +41,8 @@ def test_every_site_answers_under_its_registered_name(federation, tmp_path):
 def test_a_site_without_its_worker_sends_a_typed_refusal(federation, tmp_path):
     federation.kill("worker-st-clara")
     try:
-        status = federation.run(
-            {"plan": str(_plan(tmp_path)), "out": str(tmp_path / "out")}, **ECHO
-        )
+        plan = RunPlan.load(_plan(tmp_path)).canonical()
+        status = federation.run({"plan": plan, "out": str(tmp_path / "out")}, **ECHO)
     finally:
         federation.start_worker("st-clara")
 
@@ -52,9 +55,15 @@ def test_a_site_without_its_worker_sends_a_typed_refusal(federation, tmp_path):
 
 
 def test_a_server_app_that_raises_is_an_internal_error(federation, tmp_path):
+    plan = _plan(tmp_path, n_clusters=13)
+
     with pytest.raises(InternalError, match="failed before it left a result") as caught:
         run_deployed(
-            _plan(tmp_path, fail=True), federation.address, federation.ca, tmp_path / "out", **ECHO
+            _plan(tmp_path, n_clusters=13),
+            federation.address,
+            federation.ca,
+            tmp_path / "out",
+            **ECHO,
         )
 
     assert "4711" not in caught.value.public_message

@@ -7,10 +7,12 @@ import tomllib
 import pytest
 
 from configs.errors import ConfigError, InternalError, TransportError
+from configs.plan import RunPlan
 from fedmvc_server import deployment
 from fedmvc_server.deployment import check_reachable, run_deployed
 from fedmvc_server.flower_cli import FlowerCli, RunStatus, write_app_folder
 
+PLAN = 'method = "fedhk-mvfc"\nn_clusters = 2\n'
 ROUNDS = "round,objective\n1,9.5\n2,8.25\n"
 
 
@@ -57,6 +59,7 @@ def deploy(monkeypatch, tmp_path, listener):
     """Run a plan against a scripted Flower."""
     monkeypatch.setattr(deployment, "_STATUS_PERIOD", 0.0)
     monkeypatch.setattr(deployment, "_RESULT_GRACE", 0.05)
+    (tmp_path / "plan.toml").write_text(PLAN)
 
     def run(script, **settings):
         flower = FakeFlower(script)
@@ -83,7 +86,7 @@ def test_the_exit_code_is_the_results(deploy, tmp_path, code):
 
     assert deploy(script) == code
     assert deploy.flower.run_config == {
-        "plan": str(tmp_path / "plan.toml"),
+        "plan": RunPlan.parse(tomllib.loads(PLAN)).canonical(),
         "data": "",
         "out": str(tmp_path / "out"),
     }
@@ -179,6 +182,30 @@ def test_an_interrupt_stops_the_run(deploy):
         deploy(script)
 
     assert deploy.flower.stopped == 42
+
+
+def test_a_bad_plan_is_refused_before_anything_is_asked(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN + "n_cluster = 2\n")
+
+    with pytest.raises(ConfigError, match="n_cluster"):
+        run_deployed(tmp_path / "plan.toml", "127.0.0.1:1", None, tmp_path / "out")
+
+
+def test_a_run_config_reaches_flower_with_its_quotes(tmp_path, monkeypatch):
+    from flwr.common.config import parse_config_args
+
+    seen = {}
+
+    def command(*arguments):
+        seen.update(parse_config_args([arguments[-1]]))
+        return {"run-id": "42"}
+
+    cli = FlowerCli(tmp_path, "127.0.0.1:8443", None)
+    monkeypatch.setattr(cli, "_command", command)
+    values = {"plan": '{"a": "b c", "d": [1.5]}', "data": "", "out": "/tmp/it's \\ here ü"}
+
+    assert cli.run(tmp_path, values) == 42
+    assert seen == values
 
 
 def test_an_unreachable_superlink_names_address_and_seconds():
