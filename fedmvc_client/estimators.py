@@ -31,8 +31,8 @@ class HKMVFC(ClusterMixin, BaseEstimator):
 
     Minimises Eq. 6 of the FedHK-MVFC paper by block descent: memberships (Eq. 8), view weights
     (Eq. 10) and centres (the stationary point of Eq. 47, heat-kernel coefficient kept) from one
-    evaluation of the distances, accelerated by safeguarded Anderson steps. The driver is the one that
-    the federated server runs.
+    evaluation of the distances, accelerated by safeguarded Anderson steps. The driver is the one
+    that the federated server runs.
 
     Parameters
     ----------
@@ -145,7 +145,8 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         n_rows = arrays[0].shape[0]
         if self.n_clusters > n_rows:
             raise DataRefused(
-                f"n_clusters is {self.n_clusters} but there are {n_rows} rows: ask for fewer clusters"
+                f"n_clusters is {self.n_clusters} but there are {n_rows} rows: ask for fewer "
+                "clusters"
             )
         preparation = _prepare(settings, arrays)
         prepared = self._prepared(arrays, preparation)
@@ -304,8 +305,8 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         )
         if not driver.converged:
             self.warnings_.append(
-                f"stopped at max_iter = {self.max_iter} before the change of the objective came below "
-                f"tol = {self.tol:g}: raise max_iter"
+                f"stopped at max_iter = {self.max_iter} before the change of the objective came "
+                f"below tol = {self.tol:g}: raise max_iter"
             )
 
 

@@ -19,7 +19,7 @@ __all__ = ["membership_table", "read_model", "read_results", "write_results"]
 
 
 def membership_table(result: SiteResult) -> pa.Table:
-    """Columns ``id``, ``u_1`` .. ``u_c`` and ``label`` (1 .. c is cluster 0 .. c-1 of the model)."""
+    """Return columns ``id``, ``u_1`` .. ``u_c`` and ``label`` (0 .. c-1, as in the model)."""
     columns: dict[str, object] = {"id": list(result.ids)}
     for k in range(result.membership.shape[1]):
         columns[f"u_{k + 1}"] = result.membership[:, k]
@@ -62,8 +62,8 @@ def read_model(description: Path, arrays: Path) -> ClusterModel:
             return ClusterModel.from_parts({key: stored[key] for key in stored.files}, fields)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{description.name} and {arrays.name} are not a readable model: give the model.json of a "
-            "finished run with its model.npz beside it",
+            f"{description.name} and {arrays.name} are not a readable model: give the model.json "
+            "of a finished run with its model.npz beside it",
             local_detail=f"{description}: {error}",
         ) from error
 

@@ -67,7 +67,7 @@ class Source(Protocol):
         ...
 
     def describe(self) -> tuple[ViewDescription, ...]:
-        """Views of the site's schema: names, columns, units, bounds; no values."""
+        """Describe the views of the site's schema: names, columns, units, bounds; no values."""
         ...
 
     def load(self) -> Records:
@@ -227,13 +227,13 @@ class ArraySource:
             expected = len(self._schema.features(name))
             if array.ndim != 2 or array.shape[1] != expected:
                 raise DataRefused(
-                    f"site '{self.name}': view '{name}' has shape {array.shape}, the schema declares "
-                    f"{expected} columns: give an array of shape (rows, {expected})"
+                    f"site '{self.name}': view '{name}' has shape {array.shape}, the schema "
+                    f"declares {expected} columns: give an array of shape (rows, {expected})"
                 )
             if n_rows is not None and array.shape[0] != n_rows:
                 raise DataRefused(
-                    f"site '{self.name}': view '{name}' has {array.shape[0]} rows, the views before "
-                    f"it have {n_rows}: every view needs the same rows, NaN where missing"
+                    f"site '{self.name}': view '{name}' has {array.shape[0]} rows, the views "
+                    f"before it have {n_rows}: every view needs the same rows, NaN where missing"
                 )
             n_rows = array.shape[0]
             array[~np.isfinite(array)] = np.nan

@@ -1,7 +1,7 @@
 """The site worker: the only room that sees data. Bytes of a typed request in, bytes of a reply out.
 
-It treats whoever asks as the server itself: the plan's hash, the site's policy and the order of requests
-are checked here, and nothing but a typed message ever leaves.
+It treats whoever asks as the server itself: the plan's hash, the site's policy and the order of
+requests are checked here, and nothing but a typed message ever leaves.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SiteWorker:
         Returns
         -------
         bytes
-            The reply, or a `Refusal` with an exit code and one sentence without values, ids or paths.
+            The reply, or a `Refusal`: an exit code and one sentence without values, ids or paths.
         """
         try:
             return to_bytes(self._answer(from_bytes(body), body))
@@ -134,7 +134,8 @@ class SiteWorker:
             plan = RunPlan.parse(json.loads(request.plan))
         except (ConfigError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"site '{self.site}' cannot read the plan: run the same FedMVC version at both ends",
+                f"site '{self.site}' cannot read the plan: run the same FedMVC version at both "
+                "ends",
                 local_detail=str(error),
             ) from error
         if plan.plan_id != request.plan_id:
@@ -147,13 +148,13 @@ class SiteWorker:
         policy = self.source.policy
         if policy.approval == "required":
             raise PolicyRefused(
-                f"site '{self.site}' wants every plan approved (policy.approval = 'required') and no "
-                "approval of this plan is there: set policy.approval = 'auto' in its site.toml"
+                f"site '{self.site}' wants every plan approved (policy.approval = 'required') and "
+                "no approval of this plan is there: set policy.approval = 'auto' in its site.toml"
             )
         if policy.require:
             raise PolicyRefused(
-                f"site '{self.site}' requires {', '.join(policy.require)} (policy.require) and the plan "
-                "has none of it: lower the policy or leave the run"
+                f"site '{self.site}' requires {', '.join(policy.require)} (policy.require) and the "
+                "plan has none of it: lower the policy or leave the run"
             )
 
     def _prepare(self, request: PrepareRequest) -> PrepareReply:

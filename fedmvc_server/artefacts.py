@@ -1,4 +1,4 @@
-"""Files a run leaves at the server: ``result.json``, ``model.npz``, ``model.json``, ``rounds.csv``."""
+"""Files a run leaves at the server: ``result.json``, ``model.npz``, ``model.json``, rounds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from configs.errors import ConfigError
-from strategies.base import RoundRecord
 from strategies.model import ClusterModel
+from strategies.run_state import RoundRecord
 
 __all__ = ["prepare_folder", "versions", "write_model", "write_result", "write_rounds"]
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fedmvc_server.runner import Observer
-from strategies.base import RunState
+from strategies.run_state import RunState
 
 __all__ = ["log_round", "progress"]
 

@@ -22,9 +22,9 @@ from fedmvc_server.artefacts import (
     write_rounds,
 )
 from privacy.protection import plain_certificate
-from strategies.base import RunState, as_rows
 from strategies.fedhk_mvfc import FedHKStrategy
 from strategies.model import ClusterModel
+from strategies.run_state import RunState, as_rows
 
 __all__ = ["RunResult", "new_run_id", "run"]
 

@@ -1,1 +1,1 @@
-"""What may leave a site: the seam of secure aggregation and differential privacy. Importing it loads nothing."""
+"""What may leave a site: the seam of secure aggregation and differential privacy."""

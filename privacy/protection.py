@@ -1,7 +1,7 @@
 """The seam between a site's sums and the messages that carry them away.
 
-Every array that a site releases passes a :class:`Protection` first. Today there is one, which changes
-nothing; secure aggregation and differential privacy take its place, the callers stay.
+Every array that a site releases passes a :class:`Protection` first. Today there is one, which
+changes nothing; secure aggregation and differential privacy take its place, the callers stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fixed-point driver of FedHK-MVFC: multi-start, annealing and safeguarded Anderson steps.
 
-One evaluation at a point (A, V) gives the objective J there and the plain next point G(A, V). A driver
-holds R starts, proposes the points to evaluate next, and takes the evaluations back. The server
-feeds it sums over sites, the estimator the sums of one machine: both run the same steps.
+One evaluation at a point (A, V) gives the objective J there and the plain next point G(A, V). A
+driver holds R starts, proposes the points to evaluate next, and takes the evaluations back. The
+server feeds it sums over sites, the estimator the sums of one machine: both run the same steps.
 
 Anderson acceleration (type II; Walker and Ni 2011) acts on centres and log view weights. A step
 that raises J is undone: the start falls back to the plain step it had in hand. So no start ends
@@ -24,7 +24,7 @@ from strategies.statistics import Floats, SufficientStatistics
 ROUNDING = 1e-12
 #: Points kept for Anderson's least-squares problem.
 WINDOW = 8
-#: A start is dropped when its J stays above the best even after this many more of its last decrease.
+#: A start is dropped when its J stays above the best even after this many of its last decrease.
 PATIENCE = 20.0
 #: Evaluations a start gets in its last annealing stage before it may be dropped.
 GRACE = 4
@@ -124,8 +124,8 @@ class Start:
 def anderson_step(memory: Sequence[tuple[Floats, Floats]]) -> Floats | None:
     """Anderson's candidate from pairs (x, G(x)), oldest first; None where there is no direction.
 
-    Minimises ``|f_k - dF gamma|`` over the differences of the residuals ``f = G(x) - x`` and returns
-    ``G(x_k) - dG gamma``.
+    Minimises ``|f_k - dF gamma|`` over the differences of the residuals ``f = G(x) - x`` and
+    returns ``G(x_k) - dG gamma``.
     """
     if len(memory) < 2:
         return None

@@ -115,8 +115,9 @@ def collapse_warnings(
         return ["no structure: every row is the same, so all memberships are 1/c"]
     if n_clusters > 1 and partition_coefficient < 1.0 / n_clusters + 0.02 * (1 - 1.0 / n_clusters):
         found.append(
-            f"no structure found: all memberships are close to 1/{n_clusters} (partition coefficient "
-            f'{partition_coefficient:.4f}); lower the fuzzifier or use profile = "robust"'
+            f"no structure found: all memberships are close to 1/{n_clusters} (partition "
+            f"coefficient {partition_coefficient:.4f}); lower the fuzzifier or use "
+            'profile = "robust"'
         )
     joint = np.concatenate(
         [a / np.sqrt(max(float(t), 1e-300)) for a, t in zip(centers, spread, strict=True)], axis=1
@@ -126,8 +127,8 @@ def collapse_warnings(
     ]
     if gaps and min(gaps) < 1e-6:
         found.append(
-            f"centres coincide: fewer than {n_clusters} distinct clusters were found; ask for fewer "
-            "or raise n_init"
+            f"centres coincide: fewer than {n_clusters} distinct clusters were found; ask for "
+            "fewer or raise n_init"
         )
     if sum(bool(a) for a in active) > 1 and view_weights.max() > 0.95:
         view = views[int(np.argmax(view_weights))]

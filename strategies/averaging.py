@@ -1,4 +1,4 @@
-"""Parameter averaging of FedHK-MVFC (Eqs. 59-62, 71): the server's state between rounds. No Flower."""
+"""Parameter averaging of FedHK-MVFC (Eqs. 59-62, 71): the server's state between rounds."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class SiteModel:
 class AveragingDriver:
     """R starts of parameter averaging; each stops at Eq. 71 or at a relative change of J.
 
-    J is the sum over sites of the local objective at the broadcast model; averaging does not descend
-    it, so it is watched and never relied on.
+    J is the sum over sites of the local objective at the broadcast model; averaging does not
+    descend it, so it is watched and never relied on.
 
     Parameters
     ----------

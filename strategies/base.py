@@ -8,11 +8,9 @@ and back, drops sites by name, and keeps the record of the rounds.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -32,55 +30,11 @@ from strategies.messages import (
     to_bytes,
 )
 from strategies.records import from_record, to_record
+from strategies.run_state import Exchange, RoundRecord, RunState, Tally
 
 log = logging.getLogger("fedmvc")
 
-Protocol = Generator["Exchange", dict[str, Any], None]
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One request to each site named, and the type its reply must have."""
-
-    action: str
-    requests: Mapping[str, Message]
-    replies: tuple[type, ...]
-    round: int = 0
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What is kept of one round (a row of ``rounds.csv``)."""
-
-    round: int
-    objective: float
-    view_weights: list[float]
-    site_weights: dict[str, float]
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    sites: list[str]
-
-
-@dataclass
-class Tally:
-    """Bytes of encoded messages and seconds."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
-class RunState:
-    """What a run has done so far; complete enough for a result file at any moment."""
-
-    run_id: str
-    sites: list[str] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-    history: list[RoundRecord] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    total: Tally = field(default_factory=Tally)
+Protocol = Generator[Exchange, dict[str, Any], None]
 
 
 class FederatedStrategy(Strategy):
@@ -137,8 +91,8 @@ class FederatedStrategy(Strategy):
     ) -> Result:
         """Run the protocol to its end.
 
-        Rounds and waits come from the plan; Flower's own arguments are accepted for its signature and
-        have no effect.
+        Rounds and waits come from the plan; Flower's own arguments are accepted for its signature
+        and have no effect.
 
         Raises
         ------
@@ -385,7 +339,8 @@ class FederatedStrategy(Strategy):
         if len(admitted) < max(quorum.min_sites, 1):
             lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
             raise QuorumLost(
-                f"{len(admitted)} sites were admitted, quorum.min_sites is {quorum.min_sites}: {lost}"
+                f"{len(admitted)} sites were admitted, quorum.min_sites is {quorum.min_sites}: "
+                f"{lost}"
             )
         self.state.sites = sorted(admitted)
         return {site: admitted[site] for site in self.state.sites}
@@ -435,8 +390,3 @@ class FederatedStrategy(Strategy):
 
 def _naming(site: str, sentence: str) -> str:
     return sentence if f"'{site}'" in sentence else f"site '{site}': {sentence}"
-
-
-def as_rows(history: Iterable[RoundRecord]) -> list[dict[str, Any]]:
-    """Rounds as plain dictionaries."""
-    return [dataclasses.asdict(record) for record in history]

@@ -1,8 +1,8 @@
 """Difference coding of sufficient statistics: int8 or int16 changes with the rounding error kept.
 
-Both ends hold the last reconstruction as reference. The site sends the rounded change against it, one
-float32 scale a block, and moves its reference by what the server will reconstruct: what rounding lost
-is part of the next change. A block is one array of one start.
+Both ends hold the last reconstruction as reference. The site sends the rounded change against it,
+one float32 scale a block, and moves its reference by what the server will reconstruct: what
+rounding lost is part of the next change. A block is one array of one start.
 """
 
 from __future__ import annotations

@@ -1,31 +1,34 @@
 """FedHK-MVFC as a Flower strategy: hello, prepare, seed, rounds, finish.
 
-``exact`` sums sufficient statistics, one exchange an iteration, and is the centralised iteration on the
-pooled records; the others average site models (Eqs. 59-62).
+``exact`` sums sufficient statistics, one exchange an iteration, and is the centralised iteration
+on the pooled records; the others average site models (Eqs. 59-62).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from configs.errors import DataRefused, ProtocolError
+from configs.errors import DataRefused
 from strategies.acceleration import FixedPointDriver, Query
 from strategies.aggregation import collapse_warnings
-from strategies.averaging import AveragingDriver, SiteModel
-from strategies.base import Exchange, FederatedStrategy, Protocol
-from strategies.fedhk_setup import (
-    AgreedViews,
-    agree_on_views,
+from strategies.averaging import AveragingDriver
+from strategies.base import FederatedStrategy, Protocol
+from strategies.fedhk_replies import (
+    check_finish,
+    check_local,
     check_prepare,
     check_seeds,
-    schema_conflicts,
+    check_sums,
+    decoded,
+    site_model,
+    statistics_shapes,
 )
+from strategies.fedhk_setup import AgreedViews, Setup, agree_on_views, schema_conflicts
 from strategies.messages import (
     LIMITS,
     ChangeCoder,
@@ -41,23 +44,12 @@ from strategies.messages import (
     SeedReply,
     SeedRequest,
     StatisticsReply,
-    SufficientStatistics,
 )
 from strategies.preparation import Preparation, pooled_seeds
+from strategies.run_state import Exchange
 from strategies.statistics import Floats, pooled
 
 Replies = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything fixed before round 1."""
-
-    views: AgreedViews
-    preparation: Preparation
-    bandwidth: Floats
-    centers: tuple[Floats, ...]
-    site_rows: dict[str, int]
 
 
 class FedHKStrategy(FederatedStrategy):
@@ -100,7 +92,7 @@ class FedHKStrategy(FederatedStrategy):
             {s: PrepareRequest(*self._ids, views.names, np.array(views.dims)) for s in self.sites},
             (PrepareReply,),
         )
-        replies = self.checked(replies, lambda site, r: check_prepare(site, r, views))
+        replies = self.checked(replies, lambda site, r: check_prepare(r, views))
         preparation = self._pool(views, replies)
         site_rows = {site: r.n_rows for site, r in replies.items()}
         return (yield from self._seed(views, preparation, site_rows))
@@ -122,8 +114,8 @@ class FedHKStrategy(FederatedStrategy):
         )
         for h, j in preparation.constant_columns():
             self.warn(
-                f"column '{views.descriptions[h].columns[j]}' of view '{views.names[h]}' is constant "
-                "over all sites: it is kept with weight 0"
+                f"column '{views.descriptions[h].columns[j]}' of view '{views.names[h]}' is "
+                "constant over all sites: it is kept with weight 0"
             )
         return preparation
 
@@ -142,7 +134,7 @@ class FedHKStrategy(FederatedStrategy):
                     preparation.cell_mass,
                     preparation.spread,
                     preparation.mean,
-                    options.local_clusters.get(site, self.plan.n_clusters),
+                    self._site_clusters(site),
                     wanted,
                     self.plan.seed,
                 )
@@ -150,7 +142,7 @@ class FedHKStrategy(FederatedStrategy):
             },
             (SeedReply,),
         )
-        replies = self.checked(replies, lambda site, r: check_seeds(site, r, views, wanted))
+        replies = self.checked(replies, lambda site, r: check_seeds(r, views, wanted))
         names = sorted(replies)
         sums = [
             np.sum([replies[n].spread_sums[h] for n in names], axis=0)
@@ -176,6 +168,10 @@ class FedHKStrategy(FederatedStrategy):
     def _sites_seed(self) -> bool:
         """Sites propose centres: for the initialisation, or as their own fewer clusters."""
         return self.plan.fedhk.init == "kmeans" or bool(self.plan.fedhk.local_clusters)
+
+    def _site_clusters(self, site: str) -> int:
+        """Clusters that a site works on: the run's, or fewer where the plan says so."""
+        return self.plan.fedhk.local_clusters.get(site, self.plan.n_clusters)
 
     @property
     def _ids(self) -> tuple[str, str]:
@@ -239,13 +235,13 @@ class FedHKStrategy(FederatedStrategy):
             replies = self.checked(
                 replies,
                 partial(
-                    _check_sums, shapes=_statistics_shapes(query, preparation), decoders=decoders
+                    check_sums, shapes=statistics_shapes(query, preparation), decoders=decoders
                 ),
             )
             if self.sites != present:
                 present = self.sites
                 driver.restart_histories()
-            sums = pooled([_decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
+            sums = pooled([decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
             driver.advance(query, sums)
             _, weights = driver.solution()
             self.record_round(
@@ -280,9 +276,18 @@ class FedHKStrategy(FederatedStrategy):
                 (LocalModelReply,),
                 number,
             )
-            replies = self.checked(replies, partial(self._check_local, query=query, setup=setup))
+            replies = self.checked(
+                replies,
+                partial(
+                    check_local,
+                    query=query,
+                    dims=setup.views.dims,
+                    site_rows=setup.site_rows,
+                    site_clusters=self._site_clusters,
+                ),
+            )
             driver.advance(
-                query, {s: _site_model(r, setup.views.held[s]) for s, r in replies.items()}
+                query, {s: site_model(r, setup.views.held[s]) for s, r in replies.items()}
             )
             best = (
                 int(np.flatnonzero(query.starts == driver.best)[0])
@@ -297,56 +302,17 @@ class FedHKStrategy(FederatedStrategy):
             )
         self._keep(setup, *driver.solution(), driver.converged)
 
-    def _check_local(self, site: str, reply: LocalModelReply, query: Query, setup: Setup) -> None:
-        n_starts = query.starts.shape[0]
-        n_clusters = self.plan.fedhk.local_clusters.get(site, self.plan.n_clusters)
-        for part in (reply.objective, reply.partition_coefficient, reply.agreement):
-            if part.shape != (n_starts,):
-                raise ProtocolError(f"it answers {part.shape} starts, {n_starts} were asked")
-        if reply.n_rows != setup.site_rows[site]:
-            raise ProtocolError("its number of rows changed during the run")
-        if reply.view_weights.shape != query.view_weights.shape or (reply.view_weights < 0).any():
-            raise ProtocolError("its view weights are not weights of the run's views")
-        if len(reply.centers) != len(setup.views.dims):
-            raise ProtocolError(f"it sends {len(reply.centers)} views of {len(setup.views.dims)}")
-        for centers, dim in zip(reply.centers, setup.views.dims, strict=True):
-            if centers.shape != (n_starts, n_clusters, dim):
-                raise ProtocolError(
-                    f"its centres have shape {centers.shape}, expected {(n_starts, n_clusters, dim)}"
-                )
-
     # -- after the rounds --------------------------------------------------------------------
 
     def _keep(
         self, setup: Setup, centers: tuple[Floats, ...], view_weights: Floats, converged: bool
     ) -> None:
         """Make the published model from the scaled solution."""
-        preparation, views = setup.preparation, setup.views
-        self.model = ClusterModel(
-            centers=tuple(
-                sc.offset + sc.scale * a for a, sc in zip(centers, preparation.scaling, strict=True)
-            ),
-            view_weights=view_weights,
-            scaling=preparation.scaling,
-            bandwidth=setup.bandwidth,
-            holding_share=preparation.holding_share,
-            heat_kernel=preparation.settings.heat_kernel,
-            scaling_kind=preparation.settings.scaling,
-            fuzzifier=preparation.settings.fuzzifier,
-            view_exponent=preparation.settings.view_exponent,
-            views=views.names,
-            columns=tuple(d.columns for d in views.descriptions),
-            bounds=views.bounds(
-                tuple(m.minimum for m in preparation.moments),
-                tuple(m.maximum for m in preparation.moments),
-            ),
-            schema_hashes=tuple(d.schema_hash for d in views.descriptions),
-            plan_id=self.plan.plan_id,
-        )
+        self.model = setup.model(centers, view_weights, self.plan.plan_id)
         if not converged:
             self.warn(
-                f"the run stopped at max_rounds = {self.plan.max_rounds} before the change of J came "
-                f"below tol = {self.plan.tol:g}: raise max_rounds"
+                f"the run stopped at max_rounds = {self.plan.max_rounds} before the change of J "
+                f"came below tol = {self.plan.tol:g}: raise max_rounds"
             )
 
     def _finish(self, setup: Setup) -> Generator[Exchange, Replies, None]:
@@ -359,13 +325,11 @@ class FedHKStrategy(FederatedStrategy):
             (FinishReply,),
             last,
         )
-        replies = self.checked(replies, self._check_finish)
+        replies = self.checked(
+            replies,
+            partial(check_finish, n_clusters=self.plan.n_clusters, n_views=len(setup.views.dims)),
+        )
         self._measure(setup, {s: replies[s] for s in sorted(replies)})
-
-    def _check_finish(self, site: str, reply: FinishReply) -> None:
-        c, s = self.plan.n_clusters, 0 if self.model is None else len(self.model.views)
-        if reply.dispersion.shape != (s,) or reply.mean_membership.shape != (c,):
-            raise ProtocolError(f"its final statistics do not fit {s} views and {c} clusters")
 
     def _measure(self, setup: Setup, replies: dict[str, FinishReply]) -> None:
         if self.model is None or not replies:
@@ -405,67 +369,3 @@ class FedHKStrategy(FederatedStrategy):
             preparation.active.tolist(),
         ):
             self.warn(sentence)
-
-
-def _statistics_shapes(query: Query, preparation: Preparation) -> list[tuple[int, ...]]:
-    """Shapes of numerators, masses and dispersion that a site must send."""
-    shapes = [a.shape for a in query.centers]
-    masses = [
-        shape if by_cell else shape[:2]
-        for shape, by_cell in zip(shapes, preparation.cell_mass, strict=True)
-    ]
-    return [*shapes, *masses, query.view_weights.shape]
-
-
-def _check_sums(
-    site: str,
-    reply: StatisticsReply | CodedStatistics,
-    shapes: list[tuple[int, ...]],
-    decoders: dict[str, ChangeCoder],
-) -> None:
-    if isinstance(reply, CodedStatistics):
-        if reply.base not in (-1, decoders[site].round):
-            raise ProtocolError(
-                f"its changes are against round {reply.base}, not round {decoders[site].round}"
-            )
-        found = [code.shape for code in reply.codes]
-        if reply.scales.shape != (shapes[0][0], len(shapes)) or (reply.scales < 0).any():
-            raise ProtocolError("its coding scales do not fit its blocks")
-    else:
-        sums = reply.statistics
-        found = [a.shape for a in (*sums.numerator, *sums.mass, sums.dispersion)]
-        if any((a < 0).any() for a in (*sums.mass, sums.dispersion)):
-            raise ProtocolError("its weights or dispersions are negative")
-    if found != shapes:
-        raise ProtocolError(f"its statistics have shapes {found}, expected {shapes}")
-
-
-def _decoded(
-    reply: StatisticsReply | CodedStatistics, decoder: ChangeCoder | None, query: Query
-) -> SufficientStatistics:
-    if isinstance(reply, CodedStatistics) and decoder is not None:
-        if reply.base == -1:
-            decoder.restart()
-        blocks = decoder.decode(reply.round, query.starts.tolist(), reply.codes, reply.scales)
-        s = len(query.centers)
-        return SufficientStatistics(blocks[:s], blocks[s : 2 * s], np.maximum(blocks[-1], 0.0))
-    if not isinstance(reply, StatisticsReply):
-        raise ProtocolError("coded statistics came where none were asked for")
-    sums = reply.statistics
-    return SufficientStatistics(
-        tuple(a.astype(np.float64) for a in sums.numerator),
-        tuple(a.astype(np.float64) for a in sums.mass),
-        sums.dispersion.astype(np.float64),
-    )
-
-
-def _site_model(reply: LocalModelReply, held: np.ndarray[Any, np.dtype[np.bool_]]) -> SiteModel:
-    return SiteModel(
-        [a.astype(np.float64) for a in reply.centers],
-        reply.view_weights.astype(np.float64),
-        reply.objective,
-        reply.partition_coefficient,
-        reply.agreement,
-        reply.n_rows,
-        held,
-    )

@@ -1,15 +1,16 @@
-"""What the sites of a FedHK-MVFC run agree on before round 1: views, columns, and who shares what."""
+"""What the sites of a FedHK-MVFC run agree on before round 1: views, columns, who shares what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import DataRefused, ProtocolError
-from strategies.messages import HelloReply, PrepareReply, SeedReply, ViewDescription
+from configs.errors import DataRefused
+from strategies.messages import ClusterModel, HelloReply, ViewDescription
+from strategies.preparation import Preparation
 from strategies.statistics import Floats
 
 
@@ -32,10 +33,46 @@ class AgreedViews:
         return sum(self.dims)
 
     def bounds(self, low: tuple[Floats, ...], high: tuple[Floats, ...]) -> tuple[Floats, ...]:
-        """Declared bounds (d_h, 2) of each view; the pooled range where none was declared."""
+        """Return declared bounds (d_h, 2) of each view, the pooled range where none was."""
         return tuple(
             np.where(d.bounded[:, None], d.bounds, np.stack([a, b], axis=1))
             for d, a, b in zip(self.descriptions, low, high, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything fixed before round 1: views, scaling, bandwidth (s,), centres (R, c, d_h)."""
+
+    views: AgreedViews
+    preparation: Preparation
+    bandwidth: Floats
+    centers: tuple[Floats, ...]
+    site_rows: dict[str, int]
+
+    def model(self, centers: Sequence[Floats], view_weights: Floats, plan_id: str) -> ClusterModel:
+        """Make the published model from scaled centres (c, d_h) and view weights (s,)."""
+        preparation, views = self.preparation, self.views
+        return ClusterModel(
+            centers=tuple(
+                sc.offset + sc.scale * a for a, sc in zip(centers, preparation.scaling, strict=True)
+            ),
+            view_weights=view_weights,
+            scaling=preparation.scaling,
+            bandwidth=self.bandwidth,
+            holding_share=preparation.holding_share,
+            heat_kernel=preparation.settings.heat_kernel,
+            scaling_kind=preparation.settings.scaling,
+            fuzzifier=preparation.settings.fuzzifier,
+            view_exponent=preparation.settings.view_exponent,
+            views=views.names,
+            columns=tuple(d.columns for d in views.descriptions),
+            bounds=views.bounds(
+                tuple(m.minimum for m in preparation.moments),
+                tuple(m.maximum for m in preparation.moments),
+            ),
+            schema_hashes=tuple(d.schema_hash for d in views.descriptions),
+            plan_id=plan_id,
         )
 
 
@@ -111,7 +148,7 @@ def agree_on_views(hello: Mapping[str, HelloReply]) -> AgreedViews:
 
 
 def _group(held: Mapping[str, NDArray[np.bool_]], n_views: int) -> list[set[int]]:
-    """Groups of views that sites connect."""
+    """Return the groups of views that sites connect."""
     groups: list[set[int]] = [{h} for h in range(n_views)]
     for mask in held.values():
         views = set(np.flatnonzero(mask).tolist())
@@ -120,43 +157,3 @@ def _group(held: Mapping[str, NDArray[np.bool_]], n_views: int) -> list[set[int]
         touching = [g for g in groups if g & views]
         groups = [g for g in groups if not g & views] + [set().union(*touching)]
     return groups
-
-
-def check_prepare(site: str, reply: PrepareReply, views: AgreedViews) -> None:
-    """Check shapes and counts of a site's moments.
-
-    Raises
-    ------
-    ProtocolError
-    """
-    s = len(views.names)
-    if reply.holding.shape != (s,) or reply.partly_missing.shape != (s,):
-        raise ProtocolError(f"it counts {reply.holding.size} views, the run has {s}")
-    if len(reply.moments) != s:
-        raise ProtocolError(f"it sends moments of {len(reply.moments)} views, the run has {s}")
-    if reply.n_rows < 1 or not (0 <= reply.holding.min() <= reply.holding.max() <= reply.n_rows):
-        raise ProtocolError("its row counts contradict each other")
-    for moments, dim in zip(reply.moments, views.dims, strict=True):
-        for part in (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum):
-            if part.shape != (dim,):
-                raise ProtocolError(f"its moments have shape {part.shape}, expected ({dim},)")
-        if (moments.m2 < 0).any() or (moments.minimum > moments.maximum).any():
-            raise ProtocolError("its moments contradict each other")
-
-
-def check_seeds(site: str, reply: SeedReply, views: AgreedViews, n_starts: int) -> None:
-    """Check shapes of a site's seeds.
-
-    Raises
-    ------
-    ProtocolError
-    """
-    if len(reply.centers) != len(views.dims) or len(reply.spread_sums) != len(views.dims):
-        raise ProtocolError(f"it sends {len(reply.centers)} views, the run has {len(views.dims)}")
-    if reply.counts.ndim != 2 or reply.counts.shape[0] != n_starts or (reply.counts < 0).any():
-        raise ProtocolError(f"its seed counts do not fit {n_starts} starts")
-    for centers, sums, dim in zip(reply.centers, reply.spread_sums, views.dims, strict=True):
-        if centers.shape != (*reply.counts.shape, dim):
-            raise ProtocolError(f"its seeds have shape {centers.shape}, the view has {dim} columns")
-        if sums.shape != (3, dim):
-            raise ProtocolError(f"its spread sums have shape {sums.shape}, expected (3, {dim})")

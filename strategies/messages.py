@@ -1,24 +1,20 @@
 """Every request and reply of a run, their validation and their bytes.
 
-A message is a frozen dataclass. Its bytes are: four bytes of header length (little-endian), a JSON
-header, the raw little-endian arrays one after the other. No pickle, nothing executable; size-capped;
-a NaN never passes. Shapes: R starts, c clusters, s views, view h with d_h columns.
+A message is a frozen dataclass; :mod:`strategies.codec` has the format of its bytes. They are
+size-capped and typed, and a NaN never passes. Shapes: R starts, c clusters, s views, view h with
+d_h columns.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import struct
-import types
 import typing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import ProtocolError
+from strategies.codec import decode, encode
 from strategies.encoding import LIMITS, ChangeCoder
 from strategies.model import ClusterModel
 from strategies.statistics import Floats, Moments, SufficientStatistics, ViewScaling, pooled
@@ -53,8 +49,6 @@ __all__ = [
 
 #: A message above this many bytes is refused before it is parsed.
 MAX_BYTES = 256 * 2**20
-_MAX_HEADER = 8 * 2**20
-_DTYPES = {"<f8", "<f4", "<i8", "<i2", "|i1", "|b1", "|u1"}
 #: The only field where infinity has a meaning: a constant column.
 _MAY_BE_INFINITE = {"delta_b"}
 
@@ -161,7 +155,7 @@ class SeedReply:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """The points to evaluate: centres (R, c, d_h) in scaled units, view weights and bandwidth (R, s).
+    """The points to evaluate: centres (R, c, d_h), scaled; view weights and bandwidth (R, s).
 
     ``starts`` (R,) numbers the starts; ``reference`` is the round of the last reply the server
     decoded from this site (-1: none); ``rows`` (R, c') are the global clusters this site works on
@@ -204,8 +198,9 @@ class LocalModelReply:
     """A site's model after its local iterations.
 
     ``centers`` (R, c', d_h), ``view_weights`` (R, s), ``objective`` (R,): the site's J where its
-    local iterations start (the broadcast model where gamma = rho = 1), ``partition_coefficient`` (R,) in [1/c, 1], ``agreement`` (R,): NMI in [0, 1]
-    between the site's labels under its own and under the broadcast model.
+    local iterations start (the broadcast model where gamma = rho = 1), ``partition_coefficient``
+    (R,) in [1/c, 1], ``agreement`` (R,): NMI in [0, 1] between the site's labels under its own and
+    under the broadcast model.
     """
 
     run_id: str
@@ -262,7 +257,6 @@ _PARTS: tuple[type, ...] = (
     ClusterModel,
 )
 _KINDS: dict[str, type] = {c.__name__: c for c in (*typing.get_args(Message), *_PARTS)}
-_HINTS: dict[str, dict[str, Any]] = {name: typing.get_type_hints(c) for name, c in _KINDS.items()}
 
 
 def to_bytes(message: Message) -> bytes:
@@ -273,38 +267,12 @@ def to_bytes(message: Message) -> bytes:
     ProtocolError
         Where an array has a type the format does not carry or the message is above the cap.
     """
-    arrays: list[NDArray[np.generic]] = []
-    tree = _flatten(message, arrays)
-    header = json.dumps(
-        {"m": tree, "a": [[a.dtype.str, list(a.shape)] for a in arrays]},
-        separators=(",", ":"),
-        allow_nan=False,
-    ).encode()
-    body = b"".join([struct.pack("<I", len(header)), header, *(a.tobytes() for a in arrays)])
+    body = encode(message)
     if len(body) > MAX_BYTES:
         raise ProtocolError(
             f"a message of {len(body)} bytes is above the limit of {MAX_BYTES}: use fewer starts"
         )
     return body
-
-
-def _flatten(value: Any, arrays: list[NDArray[np.generic]]) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out: dict[str, Any] = {"@": type(value).__name__}
-        for field in dataclasses.fields(value):
-            out[field.name] = _flatten(getattr(value, field.name), arrays)
-        return out
-    if isinstance(value, np.ndarray):
-        array = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
-        if array.dtype.str not in _DTYPES:
-            raise ProtocolError(f"arrays of type {array.dtype} do not travel")
-        arrays.append(array)
-        return {"$": len(arrays) - 1}
-    if isinstance(value, (tuple, list)):
-        return [_flatten(v, arrays) for v in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
 
 
 def from_bytes(body: bytes) -> Message:
@@ -318,85 +286,7 @@ def from_bytes(body: bytes) -> Message:
     """
     if len(body) > MAX_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is above the limit of {MAX_BYTES}")
-    try:
-        (length,) = struct.unpack_from("<I", body)
-        if length > min(_MAX_HEADER, len(body) - 4):
-            raise ValueError("header length")
-        header = json.loads(body[4 : 4 + length], parse_constant=_refuse_constant)
-        arrays = _read_arrays(body, 4 + length, header["a"])
-        tree = header["m"]
-        message = _rebuild(tree, arrays, "message")
-    except ProtocolError:
-        raise
-    except (struct.error, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise ProtocolError("the bytes are not a message of this version") from error
+    message = decode(body, _KINDS, _MAY_BE_INFINITE)
     if not isinstance(message, typing.get_args(Message)):
         raise ProtocolError("the bytes are not a message of this version")
     return typing.cast("Message", message)
-
-
-def _refuse_constant(token: str) -> float:
-    raise ProtocolError(f"the message holds the number {token}, which is not finite")
-
-
-def _read_arrays(body: bytes, offset: int, specs: list[Any]) -> list[NDArray[np.generic]]:
-    arrays = []
-    for dtype, shape in specs:
-        if dtype not in _DTYPES or not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise ProtocolError("the message holds an array of an unknown type or shape")
-        count = 1
-        for n in shape:
-            count *= n
-        if count * np.dtype(dtype).itemsize > len(body) - offset:
-            raise ProtocolError("the message ends before its arrays do")
-        array = np.frombuffer(body, dtype=dtype, count=count, offset=offset).reshape(shape)
-        offset += array.nbytes
-        arrays.append(array)
-    if offset != len(body):
-        raise ProtocolError("the message has bytes behind its last array")
-    return arrays
-
-
-def _rebuild(node: Any, arrays: list[NDArray[np.generic]], name: str) -> Any:
-    if isinstance(node, dict) and "@" in node:
-        kind = _KINDS[node["@"]]
-        fields = {f.name for f in dataclasses.fields(kind)}
-        if fields != set(node) - {"@"}:
-            raise ProtocolError(f"a {kind.__name__} must hold exactly {', '.join(sorted(fields))}")
-        values = {field: _rebuild(node[field], arrays, field) for field in fields}
-        for field, hint in _HINTS[kind.__name__].items():
-            if not _matches(values[field], hint):
-                raise ProtocolError(f"field {field} of a {kind.__name__} has the wrong type")
-        return kind(**values)
-    if isinstance(node, dict):
-        array = arrays[node["$"]]
-        if array.dtype.kind == "f":
-            finite = ~np.isnan(array) if name in _MAY_BE_INFINITE else np.isfinite(array)
-            if not finite.all():
-                raise ProtocolError(f"field {name} holds a number that is not finite")
-        return array
-    if isinstance(node, list):
-        return tuple(_rebuild(v, arrays, name) for v in node)
-    return node
-
-
-def _matches(value: Any, hint: Any) -> bool:
-    """Whether a decoded value has the declared type; arrays are matched by their scalar kind."""
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        return isinstance(value, tuple) and all(_matches(v, args[0]) for v in value)
-    if origin is np.ndarray:
-        scalar = typing.get_args(typing.get_args(hint)[1])[0]
-        if not isinstance(value, np.ndarray):
-            return False
-        if scalar is np.float64:
-            return bool(value.dtype.kind == "f")
-        return scalar is np.generic or bool(np.issubdtype(value.dtype, scalar))
-    if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, h) for h in typing.get_args(hint))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return bool(isinstance(value, hint))

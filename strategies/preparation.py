@@ -116,7 +116,7 @@ class Preparation:
         ]
 
     def data_free_seeds(self, init: str, n_clusters: int, seed: int) -> tuple[Floats, ...]:
-        """Starting centres (R, c, d_h) of ``init`` "box" or "spread": no record is touched."""
+        """Draw starting centres (R, c, d_h) of ``init`` "box" or "spread": no record is touched."""
         low = [
             (m.minimum - sc.offset) / sc.scale
             for m, sc in zip(self.moments, self.scaling, strict=True)
@@ -176,7 +176,7 @@ def scaled_mean(moments: Moments, scaling: ViewScaling) -> Floats:
 
 
 def auto_bandwidth(spread_sums: Floats, n_holding: float, factor: float) -> float:
-    """beta = factor / mean delta-weighted spread of a view.
+    """Bandwidth ``beta = factor / mean delta-weighted spread`` of a view.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def auto_bandwidth(spread_sums: Floats, n_holding: float, factor: float) -> floa
 def box_seeds(
     low: Sequence[Floats], high: Sequence[Floats], n_clusters: int, n_starts: int, seed: int
 ) -> tuple[Floats, ...]:
-    """Starting centres drawn uniformly between the scaled extremes: (R, c, d_h) a view."""
+    """Draw starting centres uniformly between the scaled extremes: (R, c, d_h) a view."""
     rng = np.random.default_rng(seed)
     return tuple(
         rng.uniform(a, np.maximum(a, b), (n_starts, n_clusters, a.shape[0]))
@@ -213,7 +213,7 @@ def spread_seeds(
     seed: int,
     n_candidates: int = 200,
 ) -> tuple[Floats, ...]:
-    """Data-free seeds: of ``n_candidates`` random sets keep the one with the widest smallest gap."""
+    """Data-free seeds: of ``n_candidates`` random sets keep that with the widest smallest gap."""
     starts = []
     for start in range(n_starts):
         sets = box_seeds(low, high, n_clusters, n_candidates, seed + start)

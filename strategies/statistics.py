@@ -1,8 +1,9 @@
 """Sufficient statistics of a heat-kernel pass and the updates that follow from their sums.
 
-A site computes one :class:`SufficientStatistics` per pass; their sum over sites is all that the next
-centres (the stationary point of Eq. 47, heat-kernel coefficient kept), the next view weights (Eq. 10)
-and the objective (Eq. 6) need. Shapes: R starts, c clusters, s views, view h with d_h columns.
+A site computes one :class:`SufficientStatistics` per pass; their sum over sites is all that the
+next centres (the stationary point of Eq. 47, heat-kernel coefficient kept), the next view weights
+(Eq. 10) and the objective (Eq. 6) need. Shapes: R starts, c clusters, s views, view h with d_h
+columns.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class ViewScaling:
     """Pooled scaling and heat-kernel coefficients of one view.
 
     ``x = (raw - offset) / scale``. The heat-kernel coefficient of a scaled value is
-    ``clip((x - delta_a) / delta_b, 0, 1)`` for kernel ``minmax`` (Eq. 1), ``|x - delta_a| / delta_b``
-    for ``absdev`` (Eq. 2) and ``1 / delta_b`` for ``one``. ``delta_b = inf`` marks a constant column:
-    its coefficient is 0, so it has no effect.
+    ``clip((x - delta_a) / delta_b, 0, 1)`` for kernel ``minmax`` (Eq. 1),
+    ``|x - delta_a| / delta_b`` for ``absdev`` (Eq. 2) and ``1 / delta_b`` for ``one``.
+    ``delta_b = inf`` marks a constant column: its coefficient is 0, so it has no effect.
 
     Parameters
     ----------

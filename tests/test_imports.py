@@ -26,13 +26,15 @@ ALSO = {
         "strategies.aggregation",
         "strategies.acceleration",
         "strategies.label_alignment",
+        "strategies.preparation",
         "strategies.tensor_svd",
     },
-    # runs both halves on one machine
+    # runs both halves on one machine; socket_server is the worker's half of the relay
     "fedmvc_server.simulation": {
         "fedmvc_client.app",
         "fedmvc_client.worker",
         "fedmvc_client.relay",
+        "fedmvc_client.socket_server",
     },
 }
 # Rooms that must not know Flower.
@@ -40,6 +42,7 @@ WITHOUT_FLOWER = (
     "configs",
     "privacy",
     "fedmvc_client.solvers",
+    "strategies.codec",
     "strategies.messages",
     *sorted(ALSO["fedmvc_client.estimators"]),
 )

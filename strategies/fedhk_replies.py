@@ -1,0 +1,187 @@
+"""Checks of what the sites of a FedHK-MVFC run reply, and the replies as the maths takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ProtocolError
+from strategies.acceleration import Query
+from strategies.averaging import SiteModel
+from strategies.fedhk_setup import AgreedViews
+from strategies.messages import (
+    ChangeCoder,
+    CodedStatistics,
+    FinishReply,
+    LocalModelReply,
+    PrepareReply,
+    SeedReply,
+    StatisticsReply,
+    SufficientStatistics,
+)
+from strategies.preparation import Preparation
+
+
+def check_prepare(reply: PrepareReply, views: AgreedViews) -> None:
+    """Check shapes and counts of a site's moments.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    s = len(views.names)
+    if reply.holding.shape != (s,) or reply.partly_missing.shape != (s,):
+        raise ProtocolError(f"it counts {reply.holding.size} views, the run has {s}")
+    if len(reply.moments) != s:
+        raise ProtocolError(f"it sends moments of {len(reply.moments)} views, the run has {s}")
+    if reply.n_rows < 1 or not (0 <= reply.holding.min() <= reply.holding.max() <= reply.n_rows):
+        raise ProtocolError("its row counts contradict each other")
+    for moments, dim in zip(reply.moments, views.dims, strict=True):
+        for part in (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum):
+            if part.shape != (dim,):
+                raise ProtocolError(f"its moments have shape {part.shape}, expected ({dim},)")
+        if (moments.m2 < 0).any() or (moments.minimum > moments.maximum).any():
+            raise ProtocolError("its moments contradict each other")
+
+
+def check_seeds(reply: SeedReply, views: AgreedViews, n_starts: int) -> None:
+    """Check shapes of a site's seeds.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if len(reply.centers) != len(views.dims) or len(reply.spread_sums) != len(views.dims):
+        raise ProtocolError(f"it sends {len(reply.centers)} views, the run has {len(views.dims)}")
+    if reply.counts.ndim != 2 or reply.counts.shape[0] != n_starts or (reply.counts < 0).any():
+        raise ProtocolError(f"its seed counts do not fit {n_starts} starts")
+    for centers, sums, dim in zip(reply.centers, reply.spread_sums, views.dims, strict=True):
+        if centers.shape != (*reply.counts.shape, dim):
+            raise ProtocolError(f"its seeds have shape {centers.shape}, the view has {dim} columns")
+        if sums.shape != (3, dim):
+            raise ProtocolError(f"its spread sums have shape {sums.shape}, expected (3, {dim})")
+
+
+def check_local(
+    site: str,
+    reply: LocalModelReply,
+    query: Query,
+    dims: Sequence[int],
+    site_rows: Mapping[str, int],
+    site_clusters: Callable[[str], int],
+) -> None:
+    """Check a site's local models against what it was asked.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    n_starts = query.starts.shape[0]
+    n_clusters = site_clusters(site)
+    for part in (reply.objective, reply.partition_coefficient, reply.agreement):
+        if part.shape != (n_starts,):
+            raise ProtocolError(f"it answers {part.shape} starts, {n_starts} were asked")
+    if reply.n_rows != site_rows[site]:
+        raise ProtocolError("its number of rows changed during the run")
+    if reply.view_weights.shape != query.view_weights.shape or (reply.view_weights < 0).any():
+        raise ProtocolError("its view weights are not weights of the run's views")
+    if len(reply.centers) != len(dims):
+        raise ProtocolError(f"it sends {len(reply.centers)} views of {len(dims)}")
+    for centers, dim in zip(reply.centers, dims, strict=True):
+        if centers.shape != (n_starts, n_clusters, dim):
+            raise ProtocolError(
+                f"its centres have shape {centers.shape}, expected {(n_starts, n_clusters, dim)}"
+            )
+
+
+def check_finish(site: str, reply: FinishReply, n_clusters: int, n_views: int) -> None:
+    """Check the shapes of a site's final statistics.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if reply.dispersion.shape != (n_views,) or reply.mean_membership.shape != (n_clusters,):
+        raise ProtocolError(
+            f"its final statistics do not fit {n_views} views and {n_clusters} clusters"
+        )
+
+
+def statistics_shapes(query: Query, preparation: Preparation) -> list[tuple[int, ...]]:
+    """Shapes of numerators, masses and dispersion that a site must send."""
+    shapes = [a.shape for a in query.centers]
+    masses = [
+        shape if by_cell else shape[:2]
+        for shape, by_cell in zip(shapes, preparation.cell_mass, strict=True)
+    ]
+    return [*shapes, *masses, query.view_weights.shape]
+
+
+def check_sums(
+    site: str,
+    reply: StatisticsReply | CodedStatistics,
+    shapes: list[tuple[int, ...]],
+    decoders: Mapping[str, ChangeCoder],
+) -> None:
+    """Check the shapes and signs of a site's sums, coded or not.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if isinstance(reply, CodedStatistics):
+        if reply.base not in (-1, decoders[site].round):
+            raise ProtocolError(
+                f"its changes are against round {reply.base}, not round {decoders[site].round}"
+            )
+        found = [code.shape for code in reply.codes]
+        if reply.scales.shape != (shapes[0][0], len(shapes)) or (reply.scales < 0).any():
+            raise ProtocolError("its coding scales do not fit its blocks")
+    else:
+        sums = reply.statistics
+        found = [a.shape for a in (*sums.numerator, *sums.mass, sums.dispersion)]
+        if any((a < 0).any() for a in (*sums.mass, sums.dispersion)):
+            raise ProtocolError("its weights or dispersions are negative")
+    if found != shapes:
+        raise ProtocolError(f"its statistics have shapes {found}, expected {shapes}")
+
+
+def decoded(
+    reply: StatisticsReply | CodedStatistics, decoder: ChangeCoder | None, query: Query
+) -> SufficientStatistics:
+    """Return a checked reply's sums in float64.
+
+    Raises
+    ------
+    ProtocolError
+        Where a coded reply came for a plan without coding.
+    """
+    if isinstance(reply, CodedStatistics) and decoder is not None:
+        if reply.base == -1:
+            decoder.restart()
+        blocks = decoder.decode(reply.round, query.starts.tolist(), reply.codes, reply.scales)
+        s = len(query.centers)
+        return SufficientStatistics(blocks[:s], blocks[s : 2 * s], np.maximum(blocks[-1], 0.0))
+    if not isinstance(reply, StatisticsReply):
+        raise ProtocolError("coded statistics came where none were asked for")
+    sums = reply.statistics
+    return SufficientStatistics(
+        tuple(a.astype(np.float64) for a in sums.numerator),
+        tuple(a.astype(np.float64) for a in sums.mass),
+        sums.dispersion.astype(np.float64),
+    )
+
+
+def site_model(reply: LocalModelReply, held: np.ndarray[Any, np.dtype[np.bool_]]) -> SiteModel:
+    """Return a checked reply as what the averaging driver takes."""
+    return SiteModel(
+        [a.astype(np.float64) for a in reply.centers],
+        reply.view_weights.astype(np.float64),
+        reply.objective,
+        reply.partition_coefficient,
+        reply.agreement,
+        reply.n_rows,
+        held,
+    )

@@ -1,0 +1,60 @@
+"""What a run asks and what it has done so far: plain data, no Flower."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.messages import Message
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request to each site named, and the type its reply must have."""
+
+    action: str
+    requests: Mapping[str, Message]
+    replies: tuple[type, ...]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is kept of one round (a row of ``rounds.csv``)."""
+
+    round: int
+    objective: float
+    view_weights: list[float]
+    site_weights: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    sites: list[str]
+
+
+@dataclass
+class Tally:
+    """Bytes of encoded messages and seconds."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class RunState:
+    """What a run has done so far; complete enough for a result file at any moment."""
+
+    run_id: str
+    sites: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    history: list[RoundRecord] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    total: Tally = field(default_factory=Tally)
+
+
+def as_rows(history: Iterable[RoundRecord]) -> list[dict[str, Any]]:
+    """Return rounds as plain dictionaries."""
+    return [dataclasses.asdict(record) for record in history]
