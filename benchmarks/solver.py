@@ -41,7 +41,9 @@ def make_views(n_rows: int, seed: int = 0) -> list[Floats]:
     views = []
     for _ in range(N_VIEWS):
         view = rng.standard_normal((n_rows, N_COLUMNS))
-        view += rng.normal(scale=0.5, size=(N_CLUSTERS, N_COLUMNS))[label]
+        centers = rng.normal(scale=0.5, size=(N_CLUSTERS, N_COLUMNS))
+        for first in range(0, n_rows, 10_000):
+            view[first : first + 10_000] += centers[label[first : first + 10_000]]
         views.append(view)
     return views
 
