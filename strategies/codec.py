@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import struct
 import types
 import typing
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError
 
 _MAX_HEADER = 8 * 2**20
+_LARGEST_INT = 2**63 - 1
 _DTYPES = {"<f8", "<f4", "<i8", "<i2", "|i1", "|b1", "|u1"}
 
 _Arrays = list[NDArray[np.generic]]
@@ -135,6 +137,10 @@ class _Decoder:
             return self._dataclass(node) if "@" in node else self._array(node, name)
         if isinstance(node, list):
             return tuple(self.rebuild(v, name) for v in node)
+        if isinstance(node, float) and not math.isfinite(node):  # JSON's 1e999 is infinity
+            raise ProtocolError(f"field {name} holds a number that is not finite")
+        if isinstance(node, int) and not -_LARGEST_INT <= node <= _LARGEST_INT:
+            raise ProtocolError(f"field {name} holds a whole number above 64 bits")
         return node
 
     def _dataclass(self, node: dict[str, Any]) -> Any:

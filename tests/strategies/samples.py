@@ -1,0 +1,81 @@
+"""One message of every kind, small, with every field filled."""
+
+import numpy as np
+
+from strategies import messages as m
+
+RUN, PLAN = "12345678-aaaa-bbbb-cccc-1234567890ab", "0" * 64
+
+
+def scaling(d=2):
+    return m.ViewScaling(np.zeros(d), np.ones(d), np.zeros(d), np.full(d, np.inf))
+
+
+def moments(d=2):
+    return m.Moments(np.full(d, 3.0), np.ones(d), np.ones(d), np.zeros(d), np.full(d, 2.0))
+
+
+def model():
+    return m.ClusterModel(
+        centers=(np.arange(6.0).reshape(3, 2),),
+        view_weights=np.ones(1),
+        scaling=(scaling(),),
+        bandwidth=np.ones(1),
+        holding_share=np.ones(1),
+        heat_kernel="one",
+        scaling_kind="standard",
+        fuzzifier=2.0,
+        view_exponent=5.0,
+        views=("ecg",),
+        columns=(("rr", "qt"),),
+        bounds=(np.array([[0.0, 1.0], [0.0, 1.0]]),),
+        schema_hashes=("ab",),
+        plan_id=PLAN,
+    )
+
+
+def every_message():
+    centers = (np.arange(12.0).reshape(2, 3, 2),)
+    ones = np.ones((2, 1))
+    sums = m.SufficientStatistics(centers, (np.ones((2, 3)),), ones)
+    view = m.ViewDescription(
+        "ecg", ("rr", "qt"), ("ms", ""), np.zeros((2, 2)), np.array([True, False]), "ab", True
+    )
+    return [
+        m.Refusal(4, "no"),
+        m.HelloRequest(RUN, PLAN, "{}"),
+        m.HelloReply(RUN, "st-anna", "0.1.0", (view,)),
+        m.PrepareRequest(RUN, PLAN, ("ecg",), np.array([2])),
+        m.PrepareReply(RUN, 3, np.array([3]), np.array([0]), (moments(),)),
+        m.SeedRequest(
+            RUN, PLAN, (scaling(),), np.ones(1), (True,), np.ones(1), (np.zeros(2),), 3, 2, 0
+        ),
+        m.SeedReply(RUN, centers, np.ones((2, 3)), (np.ones((3, 2)),)),
+        m.RoundRequest(
+            RUN, PLAN, 1, np.arange(2), centers, ones, ones, -1, np.zeros((2, 0), dtype=np.int64)
+        ),
+        m.StatisticsReply(RUN, 1, sums),
+        m.CodedStatistics(
+            RUN, 1, -1, (np.ones((2, 3), dtype=np.int8),), np.ones((2, 1), dtype=np.float32)
+        ),
+        m.LocalModelReply(RUN, 1, 3, centers, ones, np.ones(2), np.ones(2), np.ones(2)),
+        m.FinishRequest(RUN, PLAN, model()),
+        m.FinishReply(RUN, 3, np.ones(1), np.full(3, 1 / 3), 0.5),
+    ]
+
+
+def assert_same(a, b):
+    """Equal field by field, arrays bit for bit and with the same type."""
+    assert type(a) is type(b)
+    if isinstance(a, np.ndarray):
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    elif isinstance(a, tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    elif hasattr(a, "__dataclass_fields__"):
+        for name in a.__dataclass_fields__:
+            assert_same(getattr(a, name), getattr(b, name))
+    else:
+        assert a == b
