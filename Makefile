@@ -29,7 +29,8 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 	rm -rf $(DEMO)
 	mkdir -p $(DEMO)
 	$(BIN)/fedmvc-server synthesize cardio --out $(DEMO)/sites
-	$(BIN)/fedmvc-server simulate configs/presets/paper.toml --data $(DEMO)/sites --out $(DEMO)/run
+	$(BIN)/fedmvc-server simulate configs/presets/paper.toml --data $(DEMO)/sites --out $(DEMO)/run \
+		--truth $(DEMO)/sites/truth.csv
 	@echo "Server's results: $(DEMO)/run (result.json, model.json, model.npz, rounds.csv)"
 	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
 

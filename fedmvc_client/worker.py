@@ -121,7 +121,7 @@ class SiteWorker:
     def _hello(self, request: HelloRequest) -> HelloReply:
         _check_run_id(request.run_id)
         plan = self._read_plan(request)
-        self._enforce_policy(plan)
+        self.enforce_policy(plan)
         self._plans[request.run_id] = plan
         self._participants.pop(request.run_id, None)
         while len(self._plans) > _RUNS_IN_MEMORY:
@@ -144,7 +144,13 @@ class SiteWorker:
             )
         return plan
 
-    def _enforce_policy(self, plan: RunPlan) -> None:
+    def enforce_policy(self, plan: RunPlan) -> None:
+        """Refuse a plan that the site's policy does not allow.
+
+        Raises
+        ------
+        PolicyRefused
+        """
         policy = self.source.policy
         if policy.approval == "required":
             raise PolicyRefused(
@@ -170,13 +176,22 @@ class SiteWorker:
 
     def _load(self) -> Records:
         records = self.source.load()
+        self.enforce_cohort(len(records.ids))
+        return records
+
+    def enforce_cohort(self, n_rows: int) -> None:
+        """Refuse to take part with fewer rows than ``policy.min_cohort``.
+
+        Raises
+        ------
+        PolicyRefused
+        """
         cohort = self.source.policy.min_cohort
-        if len(records.ids) < cohort:
+        if n_rows < cohort:
             raise PolicyRefused(
-                f"site '{self.site}' has {len(records.ids)} rows; policy.min_cohort is {cohort}: "
+                f"site '{self.site}' has {n_rows} rows; policy.min_cohort is {cohort}: "
                 "lower it or leave the run"
             )
-        return records
 
     def _finish(self, request: FinishRequest) -> FinishReply:
         participant = self._participant(request.run_id, request.plan_id, "finish")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
+from configs.profiles import HeatKernel
 from strategies.statistics import Floats, ViewScaling
 
 
@@ -115,6 +117,8 @@ class ClusterModel:
         views = description["views"]
         if not isinstance(views, list):
             raise TypeError("views must be a list")
+        if description["heat_kernel"] not in get_args(HeatKernel):
+            raise ValueError("heat_kernel is unknown")
         s = len(views)
         return cls(
             centers=tuple(arrays[f"centers_{h}"] for h in range(s)),

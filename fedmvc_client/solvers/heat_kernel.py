@@ -14,7 +14,7 @@ clusters x columns ever exists.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +22,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedmvc_client.solvers.chunks import fold_chunks
+from fedmvc_client.solvers.fuzzifier import inverse_power, membership_power
 from fedmvc_client.solvers.views import PreparedView, PreparedViews
 from strategies.messages import SufficientStatistics
 
 Floats = NDArray[np.float64]
 
-#: Smallest S: a record on a centre gets membership 1 there, one without any view 1/c everywhere.
-DISTANCE_FLOOR = 1e-15
-#: Up to here an integer 1/(m-1) (m = 2, 1.5, 1.25, 1.2, 1.1, ...) is computed by multiplications.
-_LARGEST_INTEGER_POWER = 32
 #: Centres are padded to a multiple of this many rows; odd sizes halve the speed of the products.
 _ROW_MULTIPLE = 4
 
@@ -119,15 +116,36 @@ def memberships(
     ndarray of shape (n, c)
         Rows on the simplex.
     """
-    step = _Pass(
-        prepared,
-        [np.asarray(view)[None] for view in centers],
-        np.asarray(view_weights)[None],
-        np.asarray(bandwidth)[None],
-        holding_share,
-        view_exponent,
-    )
+    step = _single(prepared, centers, view_weights, bandwidth, holding_share, view_exponent)
     return step.memberships(fuzzifier, n_threads)
+
+
+def kernel_distances(
+    prepared: PreparedViews,
+    centers: Sequence[Floats],
+    view_weights: Floats,
+    *,
+    bandwidth: Floats,
+    holding_share: Floats,
+    view_exponent: float,
+    n_threads: int | None = None,
+) -> Floats:
+    """Heat-kernel distance of every record to every centre: the mean of D over the views it holds.
+
+    Parameters
+    ----------
+    prepared, holding_share, view_exponent, n_threads
+        As in :func:`heat_kernel_pass`.
+    centers : sequence of ndarray of shape (c, d_h)
+    view_weights, bandwidth : ndarray of shape (s,)
+
+    Returns
+    -------
+    ndarray of shape (n, c)
+        In [0, 1], views weighted by ``v_h^alpha / pi_h``; 0 on the centre, or without any view.
+    """
+    step = _single(prepared, centers, view_weights, bandwidth, holding_share, view_exponent)
+    return step.distances(n_threads)
 
 
 def spread_sums(prepared: PreparedViews) -> list[Floats]:
@@ -231,6 +249,25 @@ class _Pass:
 
     def memberships(self, fuzzifier: float, n_threads: int | None) -> Floats:
         """Memberships (n, c) of the first start."""
+
+        def normalised(work: _Workspace) -> torch.Tensor:
+            power, total = inverse_power(work.total, work.power, 1.0 / (fuzzifier - 1.0))
+            return power.div_(total)[0]
+
+        out = self._by_record(normalised, n_threads)
+        # In float32 a row sums to 1 only to 1e-7.
+        return np.asarray(out / out.sum(axis=1, keepdims=True))
+
+    def distances(self, n_threads: int | None) -> Floats:
+        """S (n, c) of the first start over the sum of its coefficients for the views held."""
+        out = self._by_record(lambda work: work.total[0], n_threads)
+        held = self.prepared.held @ self._coefficient[0].cpu().double().numpy()
+        return np.asarray(out / np.where(held > 0, held, 1.0)[:, None])
+
+    def _by_record(
+        self, finish: Callable[[_Workspace], torch.Tensor], n_threads: int | None
+    ) -> Floats:
+        """Collect what ``finish`` makes (c, b) of each chunk's distances as one (n, c) array."""
         n, rows = self.prepared.n_rows, self.prepared.chunk_rows
         out = np.empty((n, self.n_clusters))
         local = threading.local()
@@ -238,21 +275,17 @@ class _Pass:
         def fill(chunk: int) -> None:
             if not hasattr(local, "workspace"):
                 local.workspace = self._workspace()
-            work = local.workspace
-            self._distances(chunk, work)
-            power, total = _inverse_power(work.total, work.power, 1.0 / (fuzzifier - 1.0))
-            first = chunk * rows
-            block = out[first : first + rows]
-            chunk_memberships = power.div_(total)[0, :, : len(block)]
-            block[:] = chunk_memberships.T.to("cpu", torch.float64).numpy()
-            # In float32 a row sums to 1 only to 1e-7.
-            block /= block.sum(axis=1, keepdims=True)
-
-        def done(_: None) -> None:
-            return None
+            self._distances(chunk, local.workspace)
+            block = out[chunk * rows : chunk * rows + rows]
+            found = finish(local.workspace)[:, : len(block)]
+            block[:] = found.T.to("cpu", torch.float64).numpy()
 
         fold_chunks(
-            fill, done, self.prepared.n_chunks, device=self.prepared.device, n_threads=n_threads
+            fill,
+            lambda _: None,
+            self.prepared.n_chunks,
+            device=self.prepared.device,
+            n_threads=n_threads,
         )
         return out
 
@@ -273,7 +306,7 @@ class _Pass:
         self, chunk: int, work: _Workspace, fuzzifier: float
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         self._distances(chunk, work)
-        weight = _membership_power(work.total, work.power, fuzzifier)
+        weight = membership_power(work.total, work.power, fuzzifier)
         flat = weight.view(self.n_starts, -1)
         sums = []
         for position, h in enumerate(self._held):
@@ -295,41 +328,23 @@ class _Pass:
         return sums
 
 
-def _inverse_power(
-    total: torch.Tensor, power: torch.Tensor, exponent: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn ``total`` = S into rho = S_min / S, ``power`` into rho^p; return it and its sum over k.
-
-    This is ``softmax(-p log max(S, floor))`` before its normalisation: rho <= 1 cannot overflow.
-    """
-    total.clamp_(min=DISTANCE_FLOOR)
-    smallest = total.amin(dim=1, keepdim=True)
-    rho = torch.div(smallest, total, out=total)
-    nearest = round(exponent)
-    if abs(exponent - nearest) <= 1e-12 * exponent and nearest <= _LARGEST_INTEGER_POWER:
-        _integer_power(rho, power, nearest)
-    else:
-        torch.log(rho, out=power).mul_(exponent).exp_()
-    return power, power.sum(dim=1, keepdim=True)
-
-
-def _integer_power(base: torch.Tensor, out: torch.Tensor, exponent: int) -> None:
-    """Binary powering from the highest bit: ``out = base ** exponent``, exponent >= 1."""
-    out.copy_(base)
-    for bit in bin(exponent)[3:]:
-        out.square_()
-        if bit == "1":
-            out.mul_(base)
-
-
-def _membership_power(total: torch.Tensor, power: torch.Tensor, fuzzifier: float) -> torch.Tensor:
-    """Return u^m in ``total`` from S in ``total``: u^m = rho^(p+1) / Z^m with p = 1/(m-1)."""
-    if fuzzifier == 2.0:
-        total.clamp_(min=DISTANCE_FLOOR).reciprocal_()
-        return total.div_(total.sum(dim=1, keepdim=True)).square_()
-    power, normaliser = _inverse_power(total, power, 1.0 / (fuzzifier - 1.0))
-    scale = normaliser.log_().mul_(-fuzzifier).exp_()
-    return total.mul_(power).mul_(scale)
+def _single(
+    prepared: PreparedViews,
+    centers: Sequence[Floats],
+    view_weights: Floats,
+    bandwidth: Floats,
+    holding_share: Floats,
+    view_exponent: float,
+) -> _Pass:
+    """Return the pass of one start, its arrays without the axis of starts."""
+    return _Pass(
+        prepared,
+        [np.asarray(view)[None] for view in centers],
+        np.asarray(view_weights)[None],
+        np.asarray(bandwidth)[None],
+        holding_share,
+        view_exponent,
+    )
 
 
 def _center_matrix(view: PreparedView, centers: Floats, bandwidth: Floats, n_padded: int) -> Floats:

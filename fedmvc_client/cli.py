@@ -1,0 +1,127 @@
+"""``fedmvc-client``: a hospital's command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from configs.console import run_app
+from configs.plan import RunPlan
+from configs.schema import DataSchema
+from configs.site import SiteConfig
+
+app = typer.Typer(
+    help="One hospital's side of a federation: check the data, serve them, label patients.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+SiteOption = Annotated[Path, typer.Option("--site", help="The site's folder (with site.toml).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+@app.callback()
+def _root() -> None:
+    """One hospital's side of a federation: check the data, serve them, label patients."""
+
+
+@app.command()
+def check(
+    plan: Annotated[
+        Path | None, typer.Argument(help="Plan file: also check whether this site would run it.")
+    ] = None,
+    site: SiteOption = Path("."),
+    as_json: JsonOption = False,
+) -> None:
+    """Read the site's files and count what a run would find. Nothing leaves this machine."""
+    from fedmvc_client.data import load_site
+    from fedmvc_client.worker import folder_worker
+
+    config = SiteConfig.load(site)
+    schema = DataSchema.load(site / "schema.toml")
+    data = load_site(site, schema, config)
+    worker = folder_worker(site)
+    worker.enforce_cohort(len(data.ids))
+    if plan is not None:
+        worker.enforce_policy(RunPlan.load(plan))
+    report = {
+        "site": config.name,
+        "rows": data.report.rows,
+        "views": {
+            name: {
+                "columns": len(schema.features(name)),
+                "schema_hash": schema.schema_hash(name),
+                "rows_lacking_it": data.report.lacking_view[name],
+                "missing_cells": dict(data.report.missing[name]),
+                "cells_outside_bounds": dict(data.report.outside_bounds[name]),
+            }
+            for name in data.views
+        },
+    }
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_report(report)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    print(f"site '{report['site']}': {report['rows']} rows, {len(report['views'])} views")
+    for name, view in report["views"].items():
+        print(
+            f"  {name}: {view['columns']} columns, schema {view['schema_hash'][:8]}, "
+            f"{view['rows_lacking_it']} rows lack it"
+        )
+        for key, words in (
+            ("missing_cells", "cells missing"),
+            ("cells_outside_bounds", "cells outside the declared bounds"),
+        ):
+            for column, count in view[key].items():
+                if count:
+                    print(f"    {column}: {count} {words}")
+
+
+@app.command()
+def worker(
+    socket: Annotated[Path, typer.Option(help="Unix socket to serve (made with mode 0660).")],
+    site: SiteOption = Path("."),
+) -> None:
+    """Serve this site's data to its own ClientApp over a unix socket until stopped.
+
+    The worker is the only process that reads data and has no network. Give the SuperNode
+    --node-config 'worker="PATH OF THE SOCKET"'.
+    """
+    from fedmvc_client.socket_server import serve_worker
+    from fedmvc_client.worker import folder_worker
+
+    serve_worker(folder_worker(site), socket)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Option(help="model.json of a run, model.npz beside it.")],
+    data: Annotated[Path, typer.Option(help="Folder with the new patients' view files.")],
+    out: Annotated[Path, typer.Option(help="File to write: .csv or .parquet.")],
+    site: SiteOption = Path("."),
+    as_json: JsonOption = False,
+) -> None:
+    """Label new patients: id, label, u_1 .. u_c, distance, outside_bounds.
+
+    DATA may hold its own site.toml and schema.toml; otherwise those of --site are used.
+    """
+    from fedmvc_client.predict import predict_files
+
+    found = predict_files(model, data, out, site)
+    outside = int((found.outside_bounds > 0).sum())
+    if as_json:
+        print(json.dumps({"out": str(out), "rows": len(found.ids), "rows_outside_bounds": outside}))
+    else:
+        print(f"labelled {len(found.ids)} rows ({outside} with a cell outside its bounds): {out}")
+
+
+def main() -> int:
+    """Console script; returns the exit code."""
+    return run_app(app)

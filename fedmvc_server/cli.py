@@ -1,0 +1,156 @@
+"""``fedmvc-server``: the operator's and the researcher's command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from configs.console import run_app
+from configs.plan import RunPlan
+
+app = typer.Typer(
+    help="Federated multi-view clustering: run federations, or try them on one machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+synthesize = typer.Typer(help="Write synthetic data as site folders.", no_args_is_help=True)
+app.add_typer(synthesize, name="synthesize")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+PlanArgument = Annotated[
+    Path, typer.Argument(help="Plan file (TOML); ready ones are in configs/presets.")
+]
+
+
+@app.callback()
+def _root() -> None:
+    """Federated multi-view clustering: run federations, or try them on one machine."""
+
+
+@synthesize.command()
+def cardio(
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    sites: Annotated[int, typer.Option(min=1, help="Number of hospitals.")] = 2,
+    n: Annotated[int, typer.Option(min=1, help="Number of patients over all hospitals.")] = 10_000,
+    partition: Annotated[
+        Literal["paper", "iid", "dirichlet", "missing", "stratified"],
+        typer.Option(
+            help="How patients are dealt: paper = first hospital 85%; missing = each hospital "
+            "holds 2 of the 4 phenotypes."
+        ),
+    ] = "paper",
+    alpha: Annotated[float, typer.Option(help="Concentration of the Dirichlet partition.")] = 0.3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data and partition.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the paper's two-view, four-phenotype cardio set (Eqs. 77-104).
+
+    OUT/SITE/ holds site.toml, schema.toml and one CSV a view; OUT/truth.csv the phenotypes, which
+    no run opens.
+    """
+    from fedmvc_server.synthesize import synthesize_cardio
+
+    names = synthesize_cardio(out, sites=sites, n=n, partition=partition, alpha=alpha, seed=seed)
+    if as_json:
+        _print_json({"out": str(out), "sites": names, "n": n, "partition": partition, "seed": seed})
+    else:
+        print(f"wrote {n} patients at {len(names)} sites into {out}: {', '.join(names)}")
+
+
+@app.command()
+def simulate(
+    plan: PlanArgument,
+    data: Annotated[Path, typer.Option(help="Folder of site folders (see synthesize).")],
+    backend: Annotated[
+        Literal["inprocess", "ray"], typer.Option(help="inprocess is fast; ray is Flower's engine.")
+    ] = "inprocess",
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; by default runs/PLAN-RUN_ID.")
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="CSV of id,label: after the run, score it beside pooled k-means."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a federation's both halves on this machine.
+
+    The sites' folders in DATA get their memberships (SITE/results/RUN_ID); OUT gets the model, the
+    rounds and result.json. Exit code: 0, or the code of the error (see the README's table).
+    """
+    from fedmvc_server.progress import progress
+    from fedmvc_server.report_text import summary
+    from fedmvc_server.simulation import score_folders, simulate_folders
+
+    checked = RunPlan.load(plan)
+    out = out or Path("runs") / f"{plan.stem}-{checked.plan_id[:8]}"
+    with progress() as observer:
+        result = simulate_folders(checked, data, backend=backend, out=out, observer=observer)
+    scores: dict[str, Any] = {}
+    if truth is not None and result.status == "completed":
+        scores = score_folders(checked, data, result, truth)
+    if as_json:
+        written = json.loads((out / "result.json").read_text(encoding="utf-8"))
+        _print_json({**written, **({"scores": scores} if scores else {})})
+    else:
+        print(summary(result, out, scores))
+        if result.status == "completed":
+            print(f"each site's memberships: {data}/SITE/results/{result.run_id}")
+    if result.exit_code:
+        print(f"error: {result.stop_reason}", file=sys.stderr)
+        raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def run(
+    plan: PlanArgument,
+    server: Annotated[str, typer.Option(help="Address of the SuperLink, HOST:PORT.")],
+    out: Annotated[Path, typer.Option(help="Results folder on the SuperLink's machine.")],
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="CA certificate; leave it out only for a server on this machine."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a plan on a deployed federation and wait for its end.
+
+    The SuperLink and the sites are already up. OUT gets result.json, the model and the rounds. Exit
+    code: 0, 7 where the SuperLink cannot be reached, or the code of the run's error.
+    """
+    from fedmvc_server.artefacts import prepare_folder
+    from fedmvc_server.deployment import run_deployed
+
+    RunPlan.load(plan)
+    prepare_folder(out)
+    code = run_deployed(plan, server, ca, out, on_progress=_log_row)
+    path = out / "result.json"
+    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if as_json:
+        _print_json(written)
+    elif code == 0:
+        print(f"completed in {written.get('rounds')} rounds; results: {out}")
+    if code:
+        print(f"error: {written.get('stop_reason', 'the run failed')}", file=sys.stderr)
+        raise typer.Exit(code)
+
+
+def _log_row(row: dict[str, str]) -> None:
+    print(
+        f"round {row['round']}: J {row['objective'] or 'annealing'}, view weights "
+        f"{row['view_weights']}, sites {row['sites']}, {row['bytes_up']} B up, {row['seconds']} s",
+        file=sys.stderr,
+    )
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def main() -> int:
+    """Console script; returns the exit code."""
+    return run_app(app)
