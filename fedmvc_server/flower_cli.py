@@ -158,9 +158,23 @@ class FlowerCli:
         """End a run (``flwr stop``)."""
         self._command("stop", str(run_id), _CONNECTION)
 
-    def register(self, public_key: Path, name: str) -> None:
-        """Register a SuperNode's public key under a name (``flwr supernode register``)."""
-        self._command("supernode", "register", str(public_key), _CONNECTION, "--name", name)
+    def register(self, public_key: Path, name: str) -> str:
+        """Register a SuperNode's key under a name; return its node id.
+
+        Runs ``flwr supernode register``.
+        """
+        answer = self._command(
+            "supernode", "register", str(public_key), _CONNECTION, "--name", name
+        )
+        return str(answer["node-id"])
+
+    def nodes(self) -> dict[str, str]:
+        """List the registered SuperNodes: status by node id.
+
+        Runs ``flwr supernode ls``, which does not tell the names.
+        """
+        answer = self._command("supernode", "ls", _CONNECTION)
+        return {str(node["node-id"]): str(node["status"]) for node in answer["nodes"]}
 
     def _command(self, *arguments: str) -> dict[str, Any]:
         # In a session of its own: Ctrl-C is for us, who then stop the run.

@@ -15,8 +15,18 @@ from fedmvc_server.flower_cli import FlowerCli, write_app_folder
 from tests.network.credentials import write_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("st-anna", "st-bertha", "st-clara")
+NAMES = ("st-anna", "charite-nord", "riverside")
 BIN = Path(sys.executable).parent
+
+
+def site_worker_command(data: Path):
+    """Return the commands of workers that serve the site folders in `data`."""
+
+    def command(name: str, worker_socket: Path) -> list[str]:
+        module = "tests.network.site_worker"
+        return [sys.executable, "-m", module, str(data / name), str(worker_socket)]
+
+    return command
 
 
 def echo_worker_command(name: str, worker_socket: Path) -> list[str]:
@@ -33,14 +43,12 @@ class Federation:
         Where keys, state and logs go.
     names : tuple of str
         The sites.
-    worker_command : callable
-        ``worker_command(name, socket)`` gives the command that serves the site's worker.
     """
 
-    def __init__(self, folder, names=NAMES, worker_command=echo_worker_command):
+    def __init__(self, folder, names=NAMES):
         self.folder = folder
         self.names = names
-        self.worker_command = worker_command
+        self.worker_command = None
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes = {}
@@ -54,16 +62,16 @@ class Federation:
         self.cli = FlowerCli(folder / "cli", self.address, self.ca)
 
     def start(self):
-        """Start everything; return the seconds until every node was started."""
+        """Start everything but the workers; return the seconds that it took."""
         started = time.monotonic()
-        for name in self.names:
-            self.start_worker(name)
         self._start_superlink()
         with ThreadPoolExecutor() as executor:
             keys = [self.folder / "keys" / f"{name}.pub" for name in self.names]
-            list(executor.map(self.cli.register, keys, self.names))
+            ids = executor.map(self.cli.register, keys, self.names)
+            self.node_ids = dict(zip(self.names, ids, strict=True))
         for name in self.names:
             self.start_node(name)
+        self.await_nodes()
         return time.monotonic() - started
 
     def stop(self):
@@ -80,6 +88,24 @@ class Federation:
             _signal_group(process, signal.SIGKILL)
             process.wait()
         shutil.rmtree(self.sockets)
+
+    def serve(self, worker_command):
+        """Replace every site's worker.
+
+        ``worker_command(name, socket)`` gives the command that serves a site's worker.
+        """
+        for name in self.names:
+            self.stop_worker(name)
+        self.worker_command = worker_command
+        for name in self.names:
+            self.start_worker(name)
+
+    def stop_worker(self, name):
+        """End a site's worker, if it runs, by SIGTERM."""
+        process = self.processes.pop(f"worker-{name}", None)
+        if process is not None:
+            _signal_group(process, signal.SIGTERM)
+            process.wait(20)
 
     def start_worker(self, name):
         """Start a site's worker and wait until it listens."""
@@ -104,6 +130,21 @@ class Federation:
             ],
             FLWR_HOME=str(home),
         )
+
+    def revive_node(self, name):
+        """Start a killed SuperNode again, once Flower has seen that it is gone.
+
+        Flower 1.42 refuses its key for the 60 s until the old node's heartbeat is missed.
+        """
+        _wait(
+            lambda: self.cli.nodes()[self.node_ids[name]] == "offline", 90, f"end of {name}'s node"
+        )
+        self.start_node(name)
+        self.await_nodes()
+
+    def await_nodes(self):
+        """Wait until every SuperNode is connected."""
+        _wait(lambda: set(self.cli.nodes().values()) == {"online"}, 60, "SuperNode")
 
     def kill(self, process_name):
         """Kill ``node-NAME`` or ``worker-NAME`` with everything it started."""

@@ -23,12 +23,10 @@ def _plan(folder, *, max_rounds=1, n_clusters=2):
     return path
 
 
-def test_every_site_answers_under_its_registered_name(federation, tmp_path):
+def test_every_site_answers_under_its_registered_name(echoing, tmp_path):
     plan, out, rounds = _plan(tmp_path, max_rounds=2), tmp_path / "out", []
 
-    code = run_deployed(
-        plan, federation.address, federation.ca, out, on_progress=rounds.append, **ECHO
-    )
+    code = run_deployed(plan, echoing.address, echoing.ca, out, on_progress=rounds.append, **ECHO)
 
     assert code == 0
     result = json.loads((out / "result.json").read_text())
@@ -38,43 +36,39 @@ def test_every_site_answers_under_its_registered_name(federation, tmp_path):
     print(f"\nseconds a round: {', '.join(f'{s:.1f}' for s in result['seconds'])}")
 
 
-def test_a_site_without_its_worker_sends_a_typed_refusal(federation, tmp_path):
-    federation.kill("worker-st-clara")
+def test_a_site_without_its_worker_sends_a_typed_refusal(echoing, tmp_path):
+    echoing.kill("worker-riverside")
     try:
         plan = RunPlan.load(_plan(tmp_path)).canonical()
-        status = federation.run({"plan": plan, "out": str(tmp_path / "out")}, **ECHO)
+        status = echoing.run({"plan": plan, "out": str(tmp_path / "out")}, **ECHO)
     finally:
-        federation.start_worker("st-clara")
+        echoing.start_worker("riverside")
 
     assert status.outcome == "completed"
     answers = json.loads((tmp_path / "out" / "result.json").read_text())["answers"][0]
     assert answers["st-anna"] == "echo:st-anna:st-anna"
-    assert answers["st-clara"].startswith('Refusal(code=7, message="the worker of this site is not')
-    assert str(federation.sockets) not in answers["st-clara"]
-    assert str(federation.sockets) in federation.log("node-st-clara")  # at the site it is logged
+    assert answers["riverside"].startswith(
+        'Refusal(code=7, message="the worker of this site is not'
+    )
+    assert str(echoing.sockets) not in answers["riverside"]
+    assert str(echoing.sockets) in echoing.log("node-riverside")  # at the site it is logged
 
 
-def test_a_server_app_that_raises_is_an_internal_error(federation, tmp_path):
+def test_a_server_app_that_raises_is_an_internal_error(echoing, tmp_path):
     plan = _plan(tmp_path, n_clusters=13)
 
     with pytest.raises(InternalError, match="failed before it left a result") as caught:
-        run_deployed(
-            _plan(tmp_path, n_clusters=13),
-            federation.address,
-            federation.ca,
-            tmp_path / "out",
-            **ECHO,
-        )
+        run_deployed(plan, echoing.address, echoing.ca, tmp_path / "out", **ECHO)
 
     assert "4711" not in caught.value.public_message
 
 
-def test_the_superlink_is_reached_with_its_ca_only(federation, tmp_path):
+def test_the_superlink_is_reached_with_its_ca_only(echoing, tmp_path):
     from tests.network.credentials import write_credentials
 
     write_credentials(tmp_path, ())
-    host, port = check_reachable(federation.address, federation.ca)
+    host, port = check_reachable(echoing.address, echoing.ca)
 
-    assert (host, port) == ("127.0.0.1", federation.port)
+    assert (host, port) == ("127.0.0.1", echoing.port)
     with pytest.raises(TransportError, match="did not sign"):
-        check_reachable(federation.address, tmp_path / "ca.crt")
+        check_reachable(echoing.address, tmp_path / "ca.crt")
