@@ -78,9 +78,14 @@ def median(values: Floats, previous: Floats) -> Floats:
     return np.where(count > 0, middle, previous)
 
 
-def on_simplex(view_weights: Floats) -> Floats:
-    """Rescale view weights so that each row sums to 1 (a median of weights need not)."""
-    return np.asarray(view_weights / view_weights.sum(axis=-1, keepdims=True))
+def on_simplex(view_weights: Floats, previous: Floats) -> Floats:
+    """Rescale view weights (R, s) so that each row sums to 1 (a median of weights need not).
+
+    A row of zeros (three sites, each with all its weight on another view: every median is 0) takes
+    the ``previous`` row.
+    """
+    total = view_weights.sum(axis=-1, keepdims=True)
+    return np.where(total > 0, view_weights / np.where(total > 0, total, 1.0), previous)
 
 
 def collapse_warnings(

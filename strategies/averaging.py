@@ -151,7 +151,8 @@ class AveragingDriver:
                 self._place(stacked[i], models[name], name, query, h)
             new_centers.append(self._combine(stacked, weights, old))
         shares = np.stack([np.where(models[n].held, models[n].view_weights, np.nan) for n in names])
-        new_weights = on_simplex(self._combine(shares, weights, query.view_weights))
+        combined = self._combine(shares, weights, query.view_weights)
+        new_weights = on_simplex(combined, query.view_weights)
         self._move(query, new_centers, new_weights, models)
         self.weights = {name: weights[i] for i, name in enumerate(names)}
 
