@@ -168,7 +168,7 @@ class SocketRelay:
         except OSError as error:
             raise TransportError(
                 "the worker of this site is not running or its socket is closed to this user: "
-                "start it with 'fedmvc-client join'",
+                "start it with 'fedmvc-client worker'",
                 local_detail=f"{self._path}: {error}",
             ) from error
         if self._expected_uid is not None and peer_uid(connection) != self._expected_uid:

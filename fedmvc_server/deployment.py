@@ -151,14 +151,15 @@ def check_reachable(
         except ssl.SSLCertVerificationError as error:
             raise TransportError(
                 f"the SuperLink at {server} has a certificate that this CA did not sign for "
-                f"'{host}' ({error.verify_message}): give the CA of its kit",
+                f"'{host}' ({error.verify_message}): give the CA certificate that the SuperLink "
+                "was started with",
                 local_detail=str(ca),
             ) from error
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise TransportError(
                     f"no SuperLink answers at {server} (tried for {timeout_s:g} s): "
-                    "check the address and start it with 'fedmvc-server start'",
+                    "check the address and that flower-superlink runs there",
                     local_detail=str(error),
                 ) from error
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
@@ -175,28 +176,31 @@ class _Results:
 
     def exit_code(self) -> int | None:
         """Exit code in a complete ``result.json`` of this run, if there is one."""
-        if not self._is_new("result.json"):
-            return None
+        text = self._read_new("result.json")
         try:
-            result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
-            return int(result["exit_code"])
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-            return None  # being written
+            return int(json.loads(text)["exit_code"])
+        except (KeyError, TypeError, ValueError):
+            return None  # not there yet, or being written
 
     def show_new_rounds(self) -> None:
         """Report the rows of ``rounds.csv`` that were not reported yet."""
-        if self._on_progress is None or not self._is_new("rounds.csv"):
+        if self._on_progress is None:
             return
-        text = (self.folder / "rounds.csv").read_text(encoding="utf-8")
+        text = self._read_new("rounds.csv")
         complete = text[: text.rfind("\n") + 1]
         rows = list(csv.DictReader(complete.splitlines()))
         for row in rows[self._rows_shown :]:
             self._on_progress(row)
         self._rows_shown = max(self._rows_shown, len(rows))
 
-    def _is_new(self, name: str) -> bool:
+    def _read_new(self, name: str) -> str:
         stamp = self._stamp(name)
-        return stamp is not None and stamp != self._before[name]
+        if stamp is None or stamp == self._before[name]:
+            return ""
+        try:
+            return (self.folder / name).read_text(encoding="utf-8")
+        except OSError:
+            return ""  # just being replaced
 
     def _stamp(self, name: str) -> tuple[int, int, int] | None:
         try:
@@ -286,8 +290,8 @@ def _load_trust(ca: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"the CA certificate '{ca.name}' cannot be read as PEM: give the ca.crt of the "
-            "server's kit",
+            f"the CA certificate '{ca.name}' cannot be read as PEM: give the one that "
+            "the SuperLink was started with",
             local_detail=f"{ca}: {error}",
         ) from error
 

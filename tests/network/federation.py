@@ -23,8 +23,9 @@ def site_worker_command(data: Path):
     """Return the commands of workers that serve the site folders in `data`."""
 
     def command(name: str, worker_socket: Path) -> list[str]:
-        module = "tests.network.site_worker"
-        return [sys.executable, "-m", module, str(data / name), str(worker_socket)]
+        program = "import sys; from fedmvc_client.cli import main; sys.exit(main())"
+        options = ["--socket", str(worker_socket), "--site", str(data / name)]
+        return [sys.executable, "-c", program, "worker", *options]
 
     return command
 
