@@ -1,0 +1,78 @@
+"""The README's commands and snippets run as written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def environment():
+    scripts = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": scripts + os.pathsep + os.environ.get("PATH", "")}
+
+
+@pytest.mark.slow
+def test_console_commands_run_in_order_in_one_folder(tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    commands = [
+        line.removeprefix("$ ")
+        for block in blocks("console")
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
+    assert len(commands) >= 4
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "run" / "result.json").is_file()
+    assert (tmp_path / "labelled.csv").is_file()
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_python_snippets_run(snippet, capsys):
+    exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out
+
+
+def test_the_plan_shown_is_a_plan():
+    import tomllib
+
+    from configs.plan import RunPlan
+
+    for block in blocks("toml"):
+        RunPlan.parse(tomllib.loads(block))
+
+
+def test_every_link_and_benchmark_named_exists():
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).is_file(), target
+    named = re.search(r"benchmarks\.NAME.*?for (.*?); real data", README, re.DOTALL)
+    for name in re.findall(r"`([a-z_]+)`", named.group(1)):
+        assert (ROOT / "benchmarks" / f"{name}.py").is_file(), name
+
+
+def test_make_targets_named_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"\bmake ([a-z]+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_exit_codes_are_those_of_the_error_tree():
+    from configs import errors
+
+    codes = {int(row) for row in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    assert codes == {0} | {
+        getattr(errors, name).code for name in errors.__all__ if name[0].isupper()
+    }
