@@ -17,14 +17,47 @@ __all__ = ["run_app", "set_up_logging"]
 _LOG = logging.getLogger("fedmvc")
 
 
-def set_up_logging() -> None:
-    """Send FedMVC's own log to standard error; ``FEDMVC_LOG_LEVEL`` overrides INFO."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+class _Console(logging.Handler):
+    """Write log lines to whatever standard error is at that moment.
+
+    A record with an attribute ``local_detail`` is a refusal; the detail gets a line of its own.
+
+    Parameters
+    ----------
+    both_halves : bool
+        The run's own half says on this console why a site refused: of a site's log of it only what
+        the server may not know is added.
+    """
+
+    def __init__(self, both_halves: bool) -> None:
+        super().__init__()
+        self.both_halves = both_halves
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        detail = getattr(record, "local_detail", None)
+        try:
+            if detail is None or not self.both_halves:
+                print(self.format(record), file=sys.stderr)
+            if detail:
+                print(f"  {detail}", file=sys.stderr)
+        except (OSError, ValueError):
+            self.handleError(record)  # standard error is closed
+
+
+def set_up_logging(*, both_halves: bool = False) -> None:
+    """Send FedMVC's own log to standard error; ``FEDMVC_LOG_LEVEL`` overrides INFO.
+
+    Parameters
+    ----------
+    both_halves : bool, default False
+        Server and sites share this console, so a site's refusal is not said twice.
+    """
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, _Console)]:
+        root.removeHandler(handler)
+    root.addHandler(_Console(both_halves))
     level = os.environ.get("FEDMVC_LOG_LEVEL", "INFO").upper()
     _LOG.setLevel(level if level in logging.getLevelNamesMapping() else "INFO")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from configs.errors import ConfigError
 from configs.tables import Table, parse_table, read_toml
 
 __all__ = ["Device", "Dialect", "Keys", "Policy", "SiteConfig"]
@@ -113,6 +114,12 @@ class SiteConfig(Table):
             If the file cannot be read or does not fit, naming the file and the key.
         """
         path = Path(site_dir) / "site.toml"
+        if not path.exists():
+            raise ConfigError(
+                f"site file 'site.toml' does not exist in folder '{path.absolute().parent.name}': "
+                "give a site's folder",
+                local_detail=str(path),
+            )
         return cls.parse(read_toml(path, "site file"), source=path.name)
 
     def dump(self, site_dir: str | Path) -> None:

@@ -116,7 +116,9 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
     str
         The sentence: source, key, value and what is allowed or the closest known key.
     """
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    # a misspelt key is missing under its own name too: the misspelling is what helps
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     location = first["loc"]
     key, table, field = _resolve(location, model)
     if first["type"] == "extra_forbidden":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from configs.console import run_app
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
+
+log = logging.getLogger("fedmvc.site")
 
 app = typer.Typer(
     help="One hospital's side of a federation: check the data, serve them, label patients.",
@@ -39,18 +42,23 @@ def check(
 ) -> None:
     """Read the site's files and count what a run would find. Nothing leaves this machine."""
     from fedmvc_client.data import load_site
-    from fedmvc_client.worker import folder_worker
+    from fedmvc_client.policy import enforce_cohort, enforce_plan
 
+    checked = None if plan is None else RunPlan.load(plan)
     config = SiteConfig.load(site)
     schema = DataSchema.load(site / "schema.toml")
+    if config.device.device.startswith("cuda"):
+        from fedmvc_client.solvers.devices import resolve_device  # loads torch: only where asked
+
+        resolve_device(config.device.device)
     data = load_site(site, schema, config)
-    worker = folder_worker(site)
-    worker.enforce_cohort(len(data.ids))
-    if plan is not None:
-        worker.enforce_policy(RunPlan.load(plan))
+    enforce_cohort(config.name, config.policy, len(data.ids))
+    if checked is not None:
+        enforce_plan(config.name, config.policy, checked)
     report = {
         "site": config.name,
         "rows": data.report.rows,
+        "plan_id": None if checked is None else checked.plan_id,
         "views": {
             name: {
                 "columns": len(schema.features(name)),
@@ -70,6 +78,8 @@ def check(
 
 def _print_report(report: dict[str, Any]) -> None:
     print(f"site '{report['site']}': {report['rows']} rows, {len(report['views'])} views")
+    if report["plan_id"] is not None:
+        print(f"  would run plan {report['plan_id'][:12]}")
     for name, view in report["views"].items():
         print(
             f"  {name}: {view['columns']} columns, schema {view['schema_hash'][:8]}, "
@@ -97,7 +107,15 @@ def worker(
     from fedmvc_client.socket_server import serve_worker
     from fedmvc_client.worker import folder_worker
 
-    serve_worker(folder_worker(site), socket)
+    served = folder_worker(site)
+    serve_worker(
+        served,
+        socket,
+        ready=lambda: log.info(
+            "site '%s': the worker answers at %s; Ctrl-C ends it", served.site, socket
+        ),
+    )
+    log.info("site '%s': the worker has ended", served.site)
 
 
 @app.command()

@@ -152,10 +152,16 @@ class FolderSource:
             for view, columns in counts.items():
                 for column, count in columns.items():
                     if count:
-                        log.info("view '%s', column '%s': %d cells %s", view, column, count, what)
+                        log.info(
+                            "site '%s', view '%s', column '%s': %d cells %s",
+                            *(self.name, view, column, count, what),
+                        )
         for view, count in data.report.lacking_view.items():
             if count:
-                log.info("view '%s': %d of %d records lack it", view, count, data.report.rows)
+                log.info(
+                    "site '%s', view '%s': %d of %d records lack it",
+                    *(self.name, view, count, data.report.rows),
+                )
         return Records(data.ids, dict(data.views))
 
     def save(self, run_id: str, result: SiteResult) -> None:

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import ConfigError, FedMVCError, InternalError, PolicyRefused, ProtocolError
+from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
+from fedmvc_client.policy import enforce_cohort, enforce_plan
 from fedmvc_client.sources import ArraySource, FolderSource, Records, SiteResult, Source
 from strategies.messages import (
     FinishReply,
@@ -84,7 +85,7 @@ class SiteWorker:
         try:
             return to_bytes(self._answer(from_bytes(body), body))
         except FedMVCError as error:
-            log.error("%s %s", error.public_message, error.local_detail)
+            log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
             return to_bytes(Refusal(error.code, error.public_message))
         except Exception:
             log.exception("site '%s': an unexpected error", self.site)
@@ -121,7 +122,7 @@ class SiteWorker:
     def _hello(self, request: HelloRequest) -> HelloReply:
         _check_run_id(request.run_id)
         plan = self._read_plan(request)
-        self.enforce_policy(plan)
+        enforce_plan(self.site, self.source.policy, plan)
         self._plans[request.run_id] = plan
         self._participants.pop(request.run_id, None)
         while len(self._plans) > _RUNS_IN_MEMORY:
@@ -144,25 +145,6 @@ class SiteWorker:
             )
         return plan
 
-    def enforce_policy(self, plan: RunPlan) -> None:
-        """Refuse a plan that the site's policy does not allow.
-
-        Raises
-        ------
-        PolicyRefused
-        """
-        policy = self.source.policy
-        if policy.approval == "required":
-            raise PolicyRefused(
-                f"site '{self.site}' wants every plan approved (policy.approval = 'required') and "
-                "no approval of this plan is there: set policy.approval = 'auto' in its site.toml"
-            )
-        if policy.require:
-            raise PolicyRefused(
-                f"site '{self.site}' requires {', '.join(policy.require)} (policy.require) and the "
-                "plan has none of it: lower the policy or leave the run"
-            )
-
     def _prepare(self, request: PrepareRequest) -> PrepareReply:
         plan = self._plan(request.run_id, request.plan_id)
         records = self._load()
@@ -176,28 +158,14 @@ class SiteWorker:
 
     def _load(self) -> Records:
         records = self.source.load()
-        self.enforce_cohort(len(records.ids))
+        enforce_cohort(self.site, self.source.policy, len(records.ids))
         return records
-
-    def enforce_cohort(self, n_rows: int) -> None:
-        """Refuse to take part with fewer rows than ``policy.min_cohort``.
-
-        Raises
-        ------
-        PolicyRefused
-        """
-        cohort = self.source.policy.min_cohort
-        if n_rows < cohort:
-            raise PolicyRefused(
-                f"site '{self.site}' has {n_rows} rows; policy.min_cohort is {cohort}: "
-                "lower it or leave the run"
-            )
 
     def _finish(self, request: FinishRequest) -> FinishReply:
         participant = self._participant(request.run_id, request.plan_id, "finish")
         reply, result = participant.finish(request)
         self.source.save(request.run_id, result)
-        self._forget(request.run_id)
+        self.forget(request.run_id)
         return reply
 
     # -- runs in memory and on disk ----------------------------------------------------------
@@ -255,7 +223,8 @@ class SiteWorker:
                 body = path.read_bytes()
                 self._answer(from_bytes(body), body)
 
-    def _forget(self, run_id: str) -> None:
+    def forget(self, run_id: str) -> None:
+        """Let go of a run that is over: what is in memory and what would set it up again."""
         self._plans.pop(run_id, None)
         self._participants.pop(run_id, None)
         folder = self._run_folder(run_id)

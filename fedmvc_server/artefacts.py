@@ -19,24 +19,52 @@ from configs.errors import ConfigError
 from strategies.model import ClusterModel
 from strategies.run_state import RoundRecord
 
-__all__ = ["prepare_folder", "versions", "write_model", "write_result", "write_rounds"]
+__all__ = [
+    "prepare_folder",
+    "refuse_taken",
+    "versions",
+    "write_model",
+    "write_result",
+    "write_rounds",
+]
 
 _PACKAGES = ("fedmvc", "flwr", "numpy", "scipy", "scikit-learn", "torch")
 
 
+def refuse_taken(out: Path) -> None:
+    """Refuse a results folder that already holds a run.
+
+    A run that was refused before its first round left nothing else: it may be tried again.
+
+    Raises
+    ------
+    ConfigError
+    """
+    path = out / "result.json"
+    if path.exists() and not _may_be_replaced(path):
+        raise ConfigError(
+            f"folder '{out.name}' already holds the result of a run: name another with --out",
+            local_detail=str(out),
+        )
+
+
+def _may_be_replaced(path: Path) -> bool:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        return bool(result["status"] == "failed" and result["rounds"] == 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def prepare_folder(out: Path) -> None:
-    """Create the results folder; refuse one that already holds a run.
+    """Create the results folder; refuse one that already holds a run (see `refuse_taken`).
 
     Raises
     ------
     ConfigError
         Where a result is there already or the folder cannot be written.
     """
-    if (out / "result.json").exists():
-        raise ConfigError(
-            f"folder '{out.name}' already holds the result of a run: name another with --out",
-            local_detail=str(out),
-        )
+    refuse_taken(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

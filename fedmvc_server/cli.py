@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from configs.console import run_app
+from configs.console import run_app, set_up_logging
+from configs.errors import error_for_code
 from configs.plan import RunPlan
 
 app = typer.Typer(
@@ -70,7 +71,7 @@ def simulate(
         Literal["inprocess", "ray"], typer.Option(help="inprocess is fast; ray is Flower's engine.")
     ] = "inprocess",
     out: Annotated[
-        Path | None, typer.Option(help="Results folder; by default runs/PLAN-RUN_ID.")
+        Path | None, typer.Option(help="Results folder to make; by default runs/PLAN-RUN_ID.")
     ] = None,
     truth: Annotated[
         Path | None,
@@ -83,27 +84,36 @@ def simulate(
     The sites' folders in DATA get their memberships (SITE/results/RUN_ID); OUT gets the model, the
     rounds and result.json. Exit code: 0, or the code of the error (see the README's table).
     """
+    checked = RunPlan.load(plan)
+    from fedmvc_server.artefacts import refuse_taken
+    from fedmvc_server.evaluation import read_truth
     from fedmvc_server.progress import progress
     from fedmvc_server.report_text import summary
+    from fedmvc_server.runner import new_run_id
     from fedmvc_server.simulation import score_folders, simulate_folders
 
-    checked = RunPlan.load(plan)
-    out = out or Path("runs") / f"{plan.stem}-{checked.plan_id[:8]}"
+    set_up_logging(both_halves=True)
+    run_id = new_run_id()
+    out = out or Path("runs") / f"{plan.stem}-{run_id[:8]}"
+    refuse_taken(out)
+    if truth is not None:
+        read_truth(truth)  # a truth file that cannot be read is said before the run, not after
     with progress() as observer:
-        result = simulate_folders(checked, data, backend=backend, out=out, observer=observer)
+        result = simulate_folders(
+            checked, data, backend=backend, out=out, observer=observer, run_id=run_id
+        )
     scores: dict[str, Any] = {}
     if truth is not None and result.status == "completed":
         scores = score_folders(checked, data, result, truth)
     if as_json:
         written = json.loads((out / "result.json").read_text(encoding="utf-8"))
         _print_json({**written, **({"scores": scores} if scores else {})})
-    else:
+    elif result.rounds:
         print(summary(result, out, scores))
         if result.status == "completed":
             print(f"each site's memberships: {data}/SITE/results/{result.run_id}")
     if result.exit_code:
-        print(f"error: {result.stop_reason}", file=sys.stderr)
-        raise typer.Exit(result.exit_code)
+        raise error_for_code(result.exit_code)(result.stop_reason)
 
 
 @app.command()
@@ -122,11 +132,11 @@ def run(
     The SuperLink and the sites are already up. OUT gets result.json, the model and the rounds. Exit
     code: 0, 7 where the SuperLink cannot be reached, or the code of the run's error.
     """
-    from fedmvc_server.artefacts import prepare_folder
+    from fedmvc_server.artefacts import refuse_taken
     from fedmvc_server.deployment import run_deployed
 
     RunPlan.load(plan)
-    prepare_folder(out)
+    refuse_taken(out)
     code = run_deployed(plan, server, ca, out, on_progress=_log_row)
     path = out / "result.json"
     written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -135,8 +145,7 @@ def run(
     elif code == 0:
         print(f"completed in {written.get('rounds')} rounds; results: {out}")
     if code:
-        print(f"error: {written.get('stop_reason', 'the run failed')}", file=sys.stderr)
-        raise typer.Exit(code)
+        raise error_for_code(code)(written.get("stop_reason", "the run failed"))
 
 
 def _log_row(row: dict[str, str]) -> None:

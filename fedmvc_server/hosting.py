@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from configs.console import set_up_logging
 from configs.errors import FedMVCError, InternalError, TransportError, error_for_code
 
 __all__ = ["host_workers"]
@@ -136,6 +137,7 @@ def _main() -> int:
         sys.stdin.buffer.read()  # returns when the parent closes its end, or dies
         stop.set()
 
+    set_up_logging(both_halves=True)
     try:
         serve, make_workers, run_id = pickle.load(sys.stdin.buffer)
         threading.Thread(target=stop_at_end_of_input, daemon=True).start()

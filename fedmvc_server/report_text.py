@@ -25,9 +25,9 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     scores : dict
         By method: accuracy, NMI and ARI against a truth file; empty where none was given.
     """
-    lines = [
-        f"{result.status} after {result.rounds} rounds, {result.wall_s:.1f} s: {result.stop_reason}"
-    ]
+    # why a run did not complete is the error's sentence, on standard error
+    why = f": {result.stop_reason}" if result.status == "completed" else ""
+    lines = [f"{result.status} after {result.rounds} rounds, {result.wall_s:.1f} s{why}"]
     metrics = result.metrics
     if result.model is not None and metrics:
         rows = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())

@@ -166,7 +166,6 @@ def _outcome(
 
 
 def _write(out: Path, plan: RunPlan, strategy: FedHKStrategy, result: RunResult) -> None:
-    write_rounds(out, strategy.state.history)
     if result.model is not None:
         write_model(out, result.model)
     write_result(

@@ -25,7 +25,7 @@ from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
 
-__all__ = ["hosted_sites", "simulate", "simulate_folders"]
+__all__ = ["hosted_sites", "score_folders", "simulate", "simulate_folders"]
 
 Backend = Literal["inprocess", "ray"]
 Arrays = Mapping[str, Mapping[str, Sequence[np.ndarray[Any, Any] | None]]]
@@ -86,8 +86,11 @@ def simulate_folders(
     backend: Backend = "inprocess",
     out: Path | None = None,
     observer: Observer | None = None,
+    run_id: str | None = None,
 ) -> RunResult:
     """Run a plan over the site folders in ``data``; their results go into each folder.
+
+    Parameters are those of `simulate`; ``run_id`` is a fresh one by default.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def simulate_folders(
         Where there is no site folder or one of their files does not fit.
     """
     folders = site_folders(data)
-    return _run(plan, partial(_folder_workers, folders), backend, out, observer)
+    return _run(plan, partial(_folder_workers, folders), backend, out, observer, run_id)
 
 
 def site_folders(data: Path) -> list[Path]:
@@ -131,8 +134,8 @@ def _schema_of(views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]]) -> Da
     counts = {len(v) for v in views.values()}
     if len(counts) != 1:
         raise ConfigError(
-            f"the sites list {sorted(counts)} views: give every site the same list, None for a view "
-            "it lacks"
+            f"the sites list {sorted(counts)} views: give every site the same list, None for a "
+            "view it lacks"
         )
     examples = []
     for h in range(counts.pop()):
@@ -171,9 +174,10 @@ def _run(
     backend: str,
     out: Path | None,
     observer: Observer | None,
+    run_id: str | None = None,
 ) -> RunResult:
     workers = make()
-    run_id = new_run_id()
+    run_id = run_id or new_run_id()
     if backend == "inprocess":
         named = {w.site: w for w in workers.values()}
         with registered_workers(named):
@@ -184,6 +188,7 @@ def _run(
     else:
         raise ConfigError(f"backend '{backend}' is unknown: use 'inprocess' or 'ray'")
     for worker in workers.values():
+        worker.forget(run_id)  # a refused run too leaves nothing that would set it up again
         kept = worker.result(run_id)
         if kept is not None:
             result.site_results[worker.site] = kept
@@ -206,6 +211,47 @@ def _run_ray(
 
     run_in_ray(main, client_app, n_sites)
     return finished[0]
+
+
+def score_folders(
+    plan: RunPlan, data: Path, result: RunResult, truth: Path
+) -> dict[str, dict[str, float]]:
+    """Score a finished simulation against a truth file, beside k-means on the pooled rows.
+
+    Raises
+    ------
+    DataRefused
+        Where the truth file cannot be read or lacks records of the run.
+    """
+    from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, score
+
+    known = read_truth(truth)
+    names = sorted(result.site_results)
+    ids = [record for name in names for record in result.site_results[name].ids]
+    expected = match_truth(known, ids, truth.name)
+    labels = np.concatenate([result.site_results[name].labels for name in names])
+    scores = {f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels)}
+    views = _pooled_views(data, names, result)
+    scores["k-means on pooled rows"] = score(
+        expected, pooled_kmeans(views, plan.n_clusters, plan.seed)
+    )
+    return scores
+
+
+def _pooled_views(data: Path, names: Sequence[str], result: RunResult) -> list[Any]:
+    """Rows of all sites side by side, NaN where a site lacks a view."""
+    sources = {w.site: w.source for w in _folder_workers(site_folders(data)).values()}
+    records = [sources[name].load() for name in names]
+    model = result.model
+    blocks = []
+    for h, view in enumerate(() if model is None else model.views):
+        width = 0 if model is None else len(model.columns[h])
+        blocks.append(
+            np.concatenate(
+                [r.views.get(view, np.full((len(r.ids), width), np.nan)) for r in records]
+            )
+        )
+    return blocks
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class FederatedStrategy(Strategy):
     ) -> None:
         self.plan = plan
         self.state = RunState(run_id)
+        self.metrics: dict[str, Any] = {}
         self._observer = observer
         self._settle_s = settle_s
         self._nodes: dict[str, int] = {}
@@ -329,9 +330,9 @@ class FederatedStrategy(Strategy):
         ]
         replies, failures = collect(grid, messages, quorum.timeout_s)
         for node, failure in failures.items():
-            self._refuse_admission(
-                registered[node] or f"node {node}", QuorumLost.code, failure.reason
-            )
+            site = registered[node] or f"node {node}"
+            error = QuorumLost(f"site '{site}' {failure.reason}")
+            self._refuse_admission(site, error, failure.reason)
         admitted: dict[str, HelloReply] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -348,31 +349,38 @@ class FederatedStrategy(Strategy):
     def _admit_one(
         self, node: int, name: str, reply: FlowerMessage, admitted: dict[str, HelloReply]
     ) -> None:
+        site = name or f"node {node}"
         try:
             message = self._decode(reply)
-            if isinstance(message, Refusal):
-                self._refuse_admission(name or f"node {node}", message.code, message.message)
-                return
-            if not isinstance(message, HelloReply) or message.run_id != self.state.run_id:
-                raise ProtocolError("the reply to hello is of another kind or run")
-            if name and message.site != name:
-                raise ProtocolError(
-                    f"the node is registered as '{name}' but its site calls itself '{message.site}'"
-                )
-            if message.site in admitted:
-                raise ProtocolError(f"two nodes call themselves '{message.site}'")
+            if not isinstance(message, Refusal):
+                self._check_hello(name, message, admitted)
         except ProtocolError as error:
-            self._refuse_admission(name or f"node {node}", error.code, error.public_message)
-        else:
+            reason = f"sent a reply that does not fit: {error.public_message}"
+            self._refuse_admission(site, ProtocolError(_naming(site, error.public_message)), reason)
+            return
+        if isinstance(message, Refusal):
+            refusal = error_for_code(message.code)(_naming(site, message.message))
+            self._refuse_admission(site, refusal, f"refused: {message.message}")
+        elif isinstance(message, HelloReply):
             admitted[message.site] = message
             self._nodes[message.site] = node
 
-    def _refuse_admission(self, site: str, code: int, reason: str) -> None:
+    def _check_hello(self, name: str, reply: Message, admitted: dict[str, HelloReply]) -> None:
+        if not isinstance(reply, HelloReply) or reply.run_id != self.state.run_id:
+            raise ProtocolError("the reply to hello is of another kind or run")
+        if name and reply.site != name:
+            raise ProtocolError(
+                f"the node is registered as '{name}' but its site calls itself '{reply.site}'"
+            )
+        if reply.site in admitted:
+            raise ProtocolError(f"two nodes call themselves '{reply.site}'")
+
+    def _refuse_admission(self, site: str, error: FedMVCError, reason: str) -> None:
         """Name the site; end the run unless the plan goes on without it."""
         self.state.dropped[site] = reason
         if self.plan.quorum.on_missing == "stop":
-            raise error_for_code(code)(_naming(site, reason))
-        log.warning("site '%s' is not in the run: %s", site, reason)
+            raise error
+        log.warning("site '%s' is not in the run: it %s", site, reason)
 
     def refuse(self, site: str, error: FedMVCError) -> None:
         """Refuse an admitted site for its data or schema before round 1.
@@ -384,7 +392,7 @@ class FederatedStrategy(Strategy):
         """
         if self.plan.quorum.on_missing == "stop":
             raise error
-        self.drop(site, error.public_message)
+        self.drop(site, f"was refused: {error.public_message}")
         self._require_quorum()
 
 

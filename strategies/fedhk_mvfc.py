@@ -67,7 +67,6 @@ class FedHKStrategy(FederatedStrategy):
 
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
         """Yield the exchanges of one run."""
-        self.metrics: dict[str, Any] = {}
         setup = yield from self._set_up(hello)
         self.start_rounds()
         if self.plan.fedhk.aggregation == "exact":

@@ -99,23 +99,39 @@ def schema_conflicts(hello: Mapping[str, HelloReply]) -> dict[str, DataRefused]:
             if view.schema_hash != other.schema_hash:
                 conflicts[site] = DataRefused(
                     f"site '{site}' describes view '{view.name}' differently from site "
-                    f"'{reference}' ({_difference(view, other)}): both need the same schema.toml"
+                    f"'{reference}' ({_difference(site, view, reference, other)}): both need the "
+                    "same schema.toml"
                 )
                 break
     return conflicts
 
 
-def _difference(view: ViewDescription, other: ViewDescription) -> str:
-    extra = sorted(set(view.columns) - set(other.columns))
-    lacking = sorted(set(other.columns) - set(view.columns))
-    if extra:
-        return f"column '{extra[0]}' is only at the first"
-    if lacking:
-        return f"column '{lacking[0]}' is only at the second"
+def _difference(site: str, view: ViewDescription, other_site: str, other: ViewDescription) -> str:
+    """Name the first column that is not described alike."""
+    for name in view.columns:
+        if name not in other.columns:
+            return f"only '{site}' has column '{name}'"
+    for name in other.columns:
+        if name not in view.columns:
+            return f"only '{other_site}' has column '{name}'"
+    for j, (name, expected) in enumerate(zip(view.columns, other.columns, strict=True)):
+        if name != expected:
+            return f"column {j + 1} is '{name}' here and '{expected}' there"
+        if view.units[j] != other.units[j]:
+            return f"column '{name}' has unit '{view.units[j]}' here and '{other.units[j]}' there"
+        here, there = _bounds(view, j), _bounds(other, j)
+        if here != there:
+            return f"column '{name}' has {here} here and {there} there"
     return (
-        f"{len(view.columns)} columns in another order or with other types, units or bounds, "
-        f"hash {view.schema_hash[:8]} against {other.schema_hash[:8]}"
+        f"the dtype or levels of a column: hash {view.schema_hash[:8]} here and "
+        f"{other.schema_hash[:8]} there"
     )
+
+
+def _bounds(view: ViewDescription, j: int) -> str:
+    if not view.bounded[j]:
+        return "no bounds"
+    return f"bounds [{float(view.bounds[j, 0])!r}, {float(view.bounds[j, 1])!r}]"
 
 
 def agree_on_views(hello: Mapping[str, HelloReply]) -> AgreedViews:

@@ -1,0 +1,50 @@
+"""What a site's policy allows, as one sentence where it does not."""
+
+from __future__ import annotations
+
+from configs.errors import PolicyRefused
+from configs.plan import RunPlan
+from configs.site import Policy
+
+__all__ = ["enforce_cohort", "enforce_plan"]
+
+
+def enforce_plan(site: str, policy: Policy, plan: RunPlan) -> None:
+    """Refuse a plan that the policy does not allow.
+
+    Parameters
+    ----------
+    site : str
+        The site's name, for the message.
+    policy : Policy
+    plan : RunPlan
+
+    Raises
+    ------
+    PolicyRefused
+    """
+    if policy.approval == "required":
+        raise PolicyRefused(
+            f"site '{site}' wants every plan approved (policy.approval = 'required') and no "
+            f"approval of plan {plan.plan_id[:12]} is there: set policy.approval = 'auto' in its "
+            "site.toml"
+        )
+    if policy.require:
+        raise PolicyRefused(
+            f"site '{site}' requires {', '.join(policy.require)} (policy.require) and the plan "
+            "has none of it: lower the policy or leave the run"
+        )
+
+
+def enforce_cohort(site: str, policy: Policy, n_rows: int) -> None:
+    """Refuse to take part with fewer rows than ``policy.min_cohort``.
+
+    Raises
+    ------
+    PolicyRefused
+    """
+    if n_rows < policy.min_cohort:
+        raise PolicyRefused(
+            f"site '{site}' has {n_rows} rows; policy.min_cohort is {policy.min_cohort}: "
+            "lower it or leave the run"
+        )
