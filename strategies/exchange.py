@@ -8,82 +8,21 @@ site's exception text into it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from configs.errors import ConfigError, ProtocolError, QuorumLost
-from strategies.records import from_record, to_record
+from configs.errors import ConfigError, QuorumLost
 
-__all__ = ["Failure", "collect", "exchange", "wait_for_nodes"]
+__all__ = ["Failure", "collect", "wait_for_nodes"]
 
 _SLOWEST_POLL = 5  # in units of poll_s, reached by steps of a tenth
 _NODE_POLL = 0.25
 
 # Error codes of Flower 1.42 (flwr.common.constant.ErrorCode).
 _LOAD_FAILED, _MESSAGE_EXPIRED, _REPLY_EXPIRED, _NODE_GONE, _BAD_BUNDLE, _CRASHED = 1, 3, 4, 5, 7, 8
-
-
-def exchange(
-    grid: Grid,
-    requests: Mapping[int, bytes],
-    message_type: str,
-    timeout_s: float,
-    poll_s: float = 0.05,
-    group_id: str = "",
-) -> tuple[dict[int, bytes], dict[int, str]]:
-    """Send each node its request and collect the replies until the deadline.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid.
-    requests : Mapping[int, bytes]
-        One encoded request by node id.
-    message_type : str
-        ``train.<action>``.
-    timeout_s : float
-        Seconds for the whole exchange, above 0; also the messages' time to live.
-    poll_s : float
-        Shortest pause between two looks for replies.
-    group_id : str
-        Flower's group, for instance the round.
-
-    Returns
-    -------
-    replies : dict[int, bytes]
-        Encoded reply by node id, in the order of `requests`.
-    failures : dict[int, str]
-        Why a node gave no reply ("did not reply in 600 s"), in the order of `requests`. Every
-        requested node is in exactly one of the two.
-
-    Raises
-    ------
-    ConfigError
-        If `timeout_s` is not positive.
-    ProtocolError
-        If a request is empty or too large.
-    """
-    messages = [
-        Message(to_record(body), node_id, message_type, ttl=float(timeout_s), group_id=group_id)
-        for node_id, body in requests.items()
-    ]
-    replies, failures = collect(grid, messages, timeout_s, poll_s)
-    bodies: dict[int, bytes] = {}
-    reasons = {node_id: failure.reason for node_id, failure in failures.items()}
-    for reply in replies:
-        try:
-            bodies[reply.metadata.src_node_id] = from_record(reply.content)
-        except ProtocolError as error:
-            reasons[reply.metadata.src_node_id] = (
-                f"sent something unreadable ({error.public_message})"
-            )
-    return (
-        {node_id: bodies[node_id] for node_id in requests if node_id in bodies},
-        {node_id: reasons[node_id] for node_id in requests if node_id in reasons},
-    )
 
 
 @dataclass(frozen=True)

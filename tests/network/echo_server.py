@@ -9,8 +9,9 @@ from pathlib import Path
 
 from flwr.serverapp import ServerApp
 
-from strategies.exchange import exchange, wait_for_nodes
+from strategies.exchange import wait_for_nodes
 from strategies.messages import from_bytes
+from tests.transport.asking import exchange
 
 app = ServerApp()
 

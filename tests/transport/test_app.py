@@ -9,9 +9,9 @@ from configs.errors import InternalError, ProtocolError, TransportError
 from fedmvc_client import app as client
 from fedmvc_client.relay import registered_workers
 from fedmvc_server.local_grid import LocalGrid
-from strategies.exchange import exchange
 from strategies.messages import Refusal, from_bytes
 from strategies.records import from_record, to_record
+from tests.transport.asking import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
 

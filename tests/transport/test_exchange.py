@@ -6,8 +6,9 @@ from flwr.clientapp import ClientApp
 
 from configs.errors import ConfigError, ProtocolError, QuorumLost
 from fedmvc_server.local_grid import LocalGrid
-from strategies.exchange import exchange, wait_for_nodes
+from strategies.exchange import wait_for_nodes
 from strategies.records import from_record, to_record
+from tests.transport.asking import exchange
 
 NAMES = ("st-anna", "st-bertha", "st-clara")
 A, B, C = 100, 101, 102
@@ -105,35 +106,6 @@ def test_every_node_is_either_answered_or_explained(grid):
         C: "is unavailable: its node stopped answering",
         999: "was given no message by the SuperLink",
     }
-
-
-def test_unreadable_content_is_a_failure_of_that_node_only(grid):
-    replies, failures = exchange(grid, {A: b"garbage", B: b"b"}, "train.round", 5.0)
-
-    assert list(replies) == [B]
-    assert failures[A].startswith("sent something unreadable (")
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (0, "raised an error"),
-        (1, "could not load its ClientApp"),
-        (2, "raised an error"),
-        (3, "did not reply in 5 s"),
-        (4, "did not reply in 5 s"),
-        (5, "its node stopped answering"),
-        (6, "raised an error"),
-        (7, "could not load its ClientApp"),
-        (8, "lost its ClientApp process"),
-        (99, "raised an error"),
-    ],
-)
-def test_flower_errors_are_classified_and_never_quoted(code, reason):
-    _, failures = exchange(_ErrorGrid(code), {A: b"a"}, "train.round", 5.0)
-
-    assert reason in failures[A]
-    assert "4711" not in failures[A]
 
 
 def test_a_node_cannot_answer_for_another(grid, monkeypatch):

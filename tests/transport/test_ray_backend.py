@@ -11,8 +11,9 @@ from fedmvc_client.socket_server import serve_sites
 from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
-from strategies.exchange import exchange, wait_for_nodes
+from strategies.exchange import wait_for_nodes
 from tests.transport import sites
+from tests.transport.asking import exchange
 
 pytestmark = pytest.mark.slow
 
