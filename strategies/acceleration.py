@@ -22,6 +22,8 @@ from strategies.statistics import Floats, SufficientStatistics
 
 #: Rise of J, relative, that rounding alone can cause.
 ROUNDING = 1e-12
+#: Starts whose J differ by less than this, relative, have found the same solution.
+TIE = 1e-9
 #: Points kept for Anderson's least-squares problem.
 WINDOW = 8
 #: A start is dropped when its J stays above the best even after this many of its last decrease.
@@ -119,6 +121,18 @@ class Start:
             candidate = anderson_step(list(self.memory))
             if candidate is not None:
                 self.point, self.accelerated = candidate, True
+
+
+def first_among_best(objectives: Sequence[float] | Floats, tol: float) -> int:
+    """Return the lowest number whose J is within ``tol`` (at least `TIE`), relative, of the least.
+
+    Starts that reach the same solution differ by rounding alone, often with their clusters in
+    another order. The rule keeps the choice, and so the order of the clusters, the same for
+    another partition of the records or another machine.
+    """
+    values = np.asarray(objectives, dtype=np.float64)
+    least = values.min()
+    return int(np.flatnonzero(values <= least + max(tol, TIE) * abs(least))[0])
 
 
 def anderson_step(memory: Sequence[tuple[Floats, Floats]]) -> Floats | None:
@@ -258,16 +272,20 @@ class FixedPointDriver:
                 start.status = "dropped"
 
     def restart_histories(self) -> None:
-        """Forget objective values: the set of records behind the sums has changed."""
+        """Forget objective values: the set of records behind the sums has changed.
+
+        A start that had converged did so on other records: it goes on from where it is.
+        """
         for start in self.starts:
-            if start.status == "running":
+            if start.status != "dropped":
+                start.status = "running"
+                start.history.clear()
                 start.forget()
 
     @property
     def best(self) -> int:
-        """Number of the start with the smallest J seen in the last annealing stage."""
-        values = [s.history[-1] if s.history else np.inf for s in self.starts]
-        return int(np.argmin(values))
+        """Number of the start with the smallest J; the first of those that agree within ``tol``."""
+        return first_among_best(self._objectives, self.tol)
 
     @property
     def converged(self) -> bool:
@@ -276,12 +294,17 @@ class FixedPointDriver:
 
     @property
     def objective(self) -> float | None:
-        """J of the best start, None before the first evaluation of the last stage."""
-        history = self.starts[self.best].history
-        return history[-1] if history else None
+        """Smallest J of any start, None before the first evaluation of the last stage."""
+        least = min(self._objectives)
+        return least if np.isfinite(least) else None
+
+    @property
+    def _objectives(self) -> list[float]:
+        """J of every start in the last annealing stage, infinite before its first evaluation."""
+        return [s.history[-1] if s.history else np.inf for s in self.starts]
 
     def solution(self) -> tuple[tuple[Floats, ...], Floats]:
-        """Return centres (c, d_h) a view and view weights (s,) at which the best J was measured."""
+        """Return centres (c, d_h) a view and view weights (s,) where the best's J was measured."""
         start = self.starts[self.best]
         centers, weights = self._unpack(start.point if start.accepted is None else start.accepted)
         return tuple(centers), weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.acceleration import Query
+from strategies.acceleration import Query, first_among_best
 from strategies.aggregation import average, median, on_simplex, site_weights
 from strategies.label_alignment import match_clusters
 from strategies.statistics import Floats
@@ -106,8 +106,8 @@ class AveragingDriver:
 
     @property
     def best(self) -> int:
-        """Number of the start with the smallest J."""
-        return int(np.argmin(self.objectives))
+        """Number of the start with the smallest J; the first of those that agree within ``tol``."""
+        return first_among_best(self.objectives, self.tol)
 
     @property
     def objective(self) -> float:
