@@ -194,3 +194,25 @@ def test_neither_side_can_change_what_the_other_holds():
     grid.send_and_receive([Message(content, A, "train.round")])
 
     assert from_record(content) == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (0, "raised an error"),
+        (1, "could not load its ClientApp"),
+        (2, "raised an error"),
+        (3, "did not reply in 5 s"),
+        (4, "did not reply in 5 s"),
+        (5, "its node stopped answering"),
+        (6, "raised an error"),
+        (7, "could not load its ClientApp"),
+        (8, "lost its ClientApp process"),
+        (99, "raised an error"),
+    ],
+)
+def test_flower_errors_are_classified_and_never_quoted(code, reason):
+    _, failures = exchange(_ErrorGrid(code), {A: b"a"}, "train.round", 5.0)
+
+    assert reason in failures[A]
+    assert "4711" not in failures[A]
