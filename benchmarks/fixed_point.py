@@ -23,7 +23,7 @@ class Trace:
     """What the server knows after each exchange of one run, T exchanges.
 
     ``objective`` (T,) is J of the best start in its last annealing stage (infinite before that);
-    ``labels`` (T, n) are those of the best start's centres and view weights; ``starts`` (T,) is how many
+    ``labels`` (T, n) are those of the best start; ``starts`` (T,) is how many
     starts each exchange carried.
     """
 

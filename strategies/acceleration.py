@@ -7,6 +7,9 @@ server feeds it sums over sites, the estimator the sums of one machine: both run
 Anderson acceleration (type II; Walker and Ni 2011) acts on centres and log view weights. A step
 that raises J is undone: the start falls back to the plain step it had in hand. So no start ends
 worse than the plain iteration would have left it at that point, and J never rises.
+
+Near a saddle of J the plain iteration drifts away slowly, and Anderson's step, which solves for any
+fixed point, would call it back. A step against the plain one is therefore reflected.
 """
 
 from __future__ import annotations
@@ -26,8 +29,13 @@ ROUNDING = 1e-12
 TIE = 1e-9
 #: Points kept for Anderson's least-squares problem.
 WINDOW = 8
+#: A step reflected at a saddle is at most this many plain steps long.
+REFLECTION_LIMIT = 10.0
 #: A start is dropped when its J stays above the best even after this many of its last decrease.
 PATIENCE = 20.0
+#: Once the best start has converged a slower one costs exchanges: it is dropped when its J stays
+#: above the best even after this many times what its decreases, as a geometric series, still sum to.
+LATE_MARGIN = 2.0
 #: Evaluations a start gets in its last annealing stage before it may be dropped.
 GRACE = 4
 #: Intermediate annealing stages end at this relative change of J.
@@ -62,6 +70,7 @@ class Start:
     evaluations: int = 0
     objective: float | None = None
     decrease: float = np.inf
+    last_decrease: float = np.inf
     accelerated: bool = False
     plain: Floats | None = None
     accepted: Floats | None = None
@@ -78,10 +87,20 @@ class Start:
         """Whether annealing is over."""
         return self.stage == len(self.stages) - 1
 
+    def remaining_decrease(self, late: bool) -> float:
+        """How far J may still fall: generous at first, from the rate of decrease when it is late."""
+        if not np.isfinite(self.decrease):
+            return np.inf
+        decrease = max(self.decrease, 0.0)
+        if not late or not decrease < self.last_decrease < np.inf:
+            return PATIENCE * decrease
+        ratio = decrease / self.last_decrease
+        return min(PATIENCE, LATE_MARGIN * ratio / (1.0 - ratio)) * decrease
+
     def forget(self) -> None:
         """Objective values seen so far no longer compare (another stage, other sites)."""
         self.objective = None
-        self.decrease = np.inf
+        self.decrease = self.last_decrease = np.inf
         self.memory.clear()
         self.accelerated = False
 
@@ -96,6 +115,7 @@ class Start:
             self.point, self.accelerated = self.plain, False
             self.memory.clear()
             return
+        self.last_decrease = self.decrease
         self.decrease = np.inf if self.objective is None else self.objective - objective
         settled = self.objective is not None and abs(self.decrease) <= tol * abs(objective)
         self.objective = objective
@@ -149,6 +169,10 @@ def anderson_step(memory: Sequence[tuple[Floats, Floats]]) -> Floats | None:
     d_residuals = np.diff(residuals, axis=0).T
     gamma = np.linalg.lstsq(d_residuals, residuals[-1], rcond=1e-8)[0]
     candidate: Floats = images[-1] - np.diff(images, axis=0).T @ gamma
+    step = candidate - points[-1]
+    if step @ residuals[-1] < 0.0:
+        longest = REFLECTION_LIMIT * np.linalg.norm(residuals[-1])
+        candidate = points[-1] - step * min(1.0, float(longest / np.linalg.norm(step)))
     return candidate if np.isfinite(candidate).all() else None
 
 
@@ -262,13 +286,15 @@ class FixedPointDriver:
         if not finals:
             return
         best = min(finals, key=lambda s: np.inf if s.objective is None else s.objective)
+        late = best.status == "converged"
         for start in finals:
-            if start is best or start.status != "running" or start.stage_evaluations < GRACE:
+            if start is best or start.status != "running":
+                continue
+            if start.stage_evaluations < GRACE and not late:
                 continue
             if start.objective is None or best.objective is None:
                 continue
-            reachable = start.objective - PATIENCE * max(start.decrease, 0.0)
-            if np.isfinite(start.decrease) and reachable > best.objective:
+            if start.objective - start.remaining_decrease(late) > best.objective:
                 start.status = "dropped"
 
     def restart_histories(self) -> None:
