@@ -34,7 +34,7 @@ REFLECTION_LIMIT = 10.0
 #: A start is dropped when its J stays above the best even after this many of its last decrease.
 PATIENCE = 20.0
 #: Once the best start has converged a slower one costs exchanges: it is dropped when its J stays
-#: above the best even after this many times what its decreases, as a geometric series, still sum to.
+#: above the best even after this many times what its decreases still sum to (a geometric series).
 LATE_MARGIN = 2.0
 #: Evaluations a start gets in its last annealing stage before it may be dropped.
 GRACE = 4
@@ -88,7 +88,7 @@ class Start:
         return self.stage == len(self.stages) - 1
 
     def remaining_decrease(self, late: bool) -> float:
-        """How far J may still fall: generous at first, from the rate of decrease when it is late."""
+        """Bound what J may still fall by: generous at first, by the rate of decrease when late."""
         if not np.isfinite(self.decrease):
             return np.inf
         decrease = max(self.decrease, 0.0)
