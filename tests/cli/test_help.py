@@ -1,0 +1,76 @@
+import pytest
+
+from fedmvc_client.cli import app as client
+from fedmvc_server.cli import app as server
+from tests.cli.commands import call, run_script
+
+COMMANDS = [
+    (server, (), ["synthesize", "simulate", "run"]),
+    (server, ("synthesize",), ["cardio"]),
+    (
+        server,
+        ("synthesize", "cardio"),
+        ["--out", "--sites", "--n", "--partition", "--alpha", "--seed", "--json", "truth.csv"],
+    ),
+    (
+        server,
+        ("simulate",),
+        ["PLAN", "--data", "--backend", "inprocess", "ray", "--out", "--truth", "--json"],
+    ),
+    (server, ("run",), ["PLAN", "--server", "HOST:PORT", "--ca", "--out", "--json"]),
+    (client, (), ["check", "worker", "predict"]),
+    (client, ("check",), ["PLAN", "--site", "--json"]),
+    (client, ("worker",), ["--socket", "--site", "SuperNode"]),
+    (client, ("predict",), ["--model", "--data", "--out", ".csv", ".parquet", "--site", "--json"]),
+]
+
+
+@pytest.mark.parametrize(("app", "command", "words"), COMMANDS)
+def test_help_names_every_argument(app, command, words):
+    ended = call(app, *command, "--help")
+
+    assert ended.code == 0
+    assert ended.err == ""
+    assert [word for word in words if word not in ended.words] == []
+
+
+@pytest.mark.parametrize("name", ["fedmvc-server", "fedmvc-client"])
+def test_installed_script_teaches(name):
+    ended = run_script(name, "--help")
+
+    assert ended.code == 0
+    assert ended.err == ""
+    assert f"Usage: {name} [OPTIONS] COMMAND" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("app", "arguments", "words"),
+    [
+        (server, ("simulat",), "No such command 'simulat'"),
+        (server, ("synthesize", "iris"), "No such command 'iris'"),
+        (server, ("simulate", "--dat", "x"), "No such option '--dat'"),
+        (server, ("simulate",), "Missing argument 'PLAN'"),
+        (server, ("simulate", "plan.toml"), "Missing option '--data'"),
+        (server, ("simulate", "p", "--data", "d", "--backend", "rai"), "'inprocess', 'ray'"),
+        (server, ("synthesize", "cardio", "--out", "x", "--n", "0"), "0 is not in the range"),
+        (server, ("synthesize", "cardio", "--out", "x", "--sites", "two"), "'two' is not a valid"),
+        (client, ("join",), "No such command 'join'"),
+        (client, ("predict", "--model", "m"), "Missing option '--data'"),
+        (client, ("worker",), "Missing option '--socket'"),
+    ],
+)
+def test_wrong_usage_is_said_in_words(app, arguments, words):
+    ended = call(app, *arguments)
+
+    assert ended.code == 2
+    assert ended.out == ""
+    assert words in ended.words
+    assert "Traceback" not in ended.err
+
+
+def test_script_exits_with_the_code_of_wrong_usage():
+    ended = run_script("fedmvc-client", "chek")
+
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "No such command 'chek'" in ended.err
