@@ -6,6 +6,7 @@ requests are checked here, and nothing but a typed message ever leaves.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -48,6 +49,8 @@ log = logging.getLogger("fedmvc.site")
 _RUNS_IN_MEMORY = 2
 #: Set-up requests kept on disk until the run is finished, in the order they are replayed.
 _SET_UP = ("hello", "prepare", "seed")
+#: What a site carries from round to round besides, where the plan blends it with the broadcast.
+_LOCAL_MODELS = "local_models.npz"
 
 
 class SiteWorker:
@@ -106,7 +109,7 @@ class SiteWorker:
             self._remember(message.run_id, "seed", body)
             return seeds
         if isinstance(message, RoundRequest):
-            return self._participant(message.run_id, message.plan_id, "round").round(message)
+            return self._round(message)
         if isinstance(message, FinishRequest):
             return self._finish(message)
         raise ProtocolError(
@@ -161,6 +164,16 @@ class SiteWorker:
         enforce_cohort(self.site, self.source.policy, len(records.ids))
         return records
 
+    def _round(self, request: RoundRequest) -> Message:
+        participant = self._participant(request.run_id, request.plan_id, "round")
+        reply = participant.round(request)
+        state = participant.state()
+        if state:
+            buffer = io.BytesIO()
+            np.savez(buffer, **state)  # type: ignore[arg-type]
+            self._keep(request.run_id, _LOCAL_MODELS, buffer.getvalue())
+        return reply
+
     def _finish(self, request: FinishRequest) -> FinishReply:
         participant = self._participant(request.run_id, request.plan_id, "finish")
         reply, result = participant.finish(request)
@@ -199,17 +212,27 @@ class SiteWorker:
         return state / "runs" / run_id
 
     def _remember(self, run_id: str, action: str, body: bytes) -> None:
-        """Keep a set-up request, durable before its reply leaves, for a restarted worker."""
+        """Keep a set-up request for a restarted worker; another hello ends what came before."""
+        folder = self._run_folder(run_id)
+        if folder is None:
+            return
+        known = folder / f"{action}.bin"
+        if action == "hello" and known.is_file() and known.read_bytes() != body:
+            shutil.rmtree(folder)
+        self._keep(run_id, known.name, body)
+
+    def _keep(self, run_id: str, name: str, body: bytes) -> None:
+        """Write one file of a run's folder, durable before the reply leaves."""
         folder = self._run_folder(run_id)
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"{action}.part"
+        draft = folder / f"{name}.part"
         with draft.open("wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(folder / f"{action}.bin")
+        draft.replace(folder / name)
 
     def _replay(self, run_id: str) -> None:
         """Set a run up again from the requests kept on disk."""
@@ -222,6 +245,10 @@ class SiteWorker:
             if path.is_file():
                 body = path.read_bytes()
                 self._answer(from_bytes(body), body)
+        local = folder / _LOCAL_MODELS
+        if local.is_file():
+            with np.load(local, allow_pickle=False) as arrays:
+                self._participants[run_id].restore({name: arrays[name] for name in arrays.files})
 
     def forget(self, run_id: str) -> None:
         """Let go of a run that is over: what is in memory and what would set it up again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,24 @@ class LocalModels:
             coefficient,
             agreement,
         )
+
+    def state(self) -> dict[str, Floats]:
+        """Return the local models where the plan blends them with the broadcast, else nothing."""
+        if self.plan.fedhk.gamma == 1.0 and self.plan.fedhk.rho == 1.0:
+            return {}
+        out: dict[str, Floats] = {}
+        for start, (centers, weights) in self._local.items():
+            out[f"{start}_weights"] = weights
+            out |= {f"{start}_{h}": a for h, a in enumerate(centers)}
+        return out
+
+    def restore(self, state: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        views = range(len(self.prepared.views))
+        for name, weights in state.items():
+            start, _, kind = name.partition("_")
+            if kind == "weights":
+                self._local[int(start)] = ([state[f"{start}_{h}"] for h in views], weights)
 
     def _global_rows(self, request: RoundRequest) -> list[Floats]:
         """Broadcast centres this site works on: all, its own rows, or its own seeds at first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +124,17 @@ class FedHKParticipant:
         """Answer one round of the plan's aggregation."""
         if self.plan.fedhk.aggregation == "exact":
             return self._statistics(request)
+        return self._local_models().reply(self.run_id, request)
+
+    def state(self) -> dict[str, Floats]:
+        """Return what a restarted worker could not compute again; often nothing."""
+        return {} if self._averaging is None else self._averaging.state()
+
+    def restore(self, state: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        self._local_models().restore(state)
+
+    def _local_models(self) -> LocalModels:
         prepared, _ = self._ready()
         if self._averaging is None:
             self._averaging = LocalModels(
@@ -132,7 +143,7 @@ class FedHKParticipant:
                 self.plan.fedhk.local_clusters.get(self.site, self.plan.n_clusters),
                 self._own_seeds,
             )
-        return self._averaging.reply(self.run_id, request)
+        return self._averaging
 
     def _ready(self) -> tuple[PreparedViews, SeedRequest]:
         if self._prepared is None or self._seed_request is None:
