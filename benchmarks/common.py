@@ -7,8 +7,9 @@ Real data is read from the folder in the environment variable ``FEDMVC_DATA``, e
 from __future__ import annotations
 
 import csv
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from sklearn.metrics import (
     silhouette_score,
 )
 
+from configs.plan import RunPlan
 from fedmvc_server.cardio import cardio_views
+from fedmvc_server.simulation import RunResult, simulate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -142,6 +145,47 @@ def skipped(names: Iterable[str]) -> None:
         print(
             f"skipped, no data: {', '.join(absent)} (set FEDMVC_DATA to the folder that holds them)"
         )
+
+
+# -- federated runs ------------------------------------------------------------------------------
+
+
+def federated(dataset: Dataset, parts: Mapping[str, Ints], **fields: Any) -> tuple[RunResult, Ints]:
+    """Run a plan in this process over parts of a set.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    parts : mapping of site name to row numbers
+        Every row at one site.
+    **fields
+        Of the plan; ``method`` and ``n_clusters`` are set unless given.
+
+    Returns
+    -------
+    result : RunResult
+    labels : ndarray of shape (n,)
+        What the sites found, in the set's order.
+
+    Raises
+    ------
+    RuntimeError
+        Where the run did not complete.
+    """
+    logging.getLogger("fedmvc").setLevel(logging.ERROR)  # a run's warnings are in its result
+    plan = RunPlan.parse({"method": "fedhk-mvfc", "n_clusters": dataset.n_clusters, **fields})
+    result = simulate(plan, {site: {"views": dataset.rows(rows)} for site, rows in parts.items()})
+    if result.status != "completed":
+        raise RuntimeError(f"the run on {dataset.name} {result.status}: {result.stop_reason}")
+    labels = np.full(dataset.labels.size, -1, dtype=np.int64)
+    for site, rows in parts.items():
+        labels[rows] = result.site_results[site].labels
+    return result, labels
+
+
+def heart_parts(dataset: Dataset) -> dict[str, Ints]:
+    """Rows of each hospital of the heart disease set."""
+    return {site: np.flatnonzero(dataset.sites == i) for i, site in enumerate(HEART_SITES)}
 
 
 # -- scores --------------------------------------------------------------------------------------
