@@ -108,7 +108,7 @@ def kernel_ablation(seeds: Sequence[int]) -> None:
         rows.append(_row(name, found, ".743, .682, 12.3" if "Euclidean" in name else ""))
     for kernel, title in (("one", "delta = 1"), ("minmax", "Type 1"), ("absdev", "Type 2")):
         for scaling in ("minmax", "standard", "none"):
-            options = {"heat_kernel": kernel, "scaling": scaling}
+            options: dict[str, Any] = {"heat_kernel": kernel, "scaling": scaling}
             printed = {"minmax": "1.0000, 1.0000, 15.7", "absdev": "1.0000, 1.0000, 18.2"}
             found = [_measured(d, seed, options) for d, seed in zip(sets, seeds, strict=True)]
             found[0]["seconds"] = fastest(partial(fit, sets[0], **options))
