@@ -1,0 +1,61 @@
+import json
+import sys
+
+from configs.schema import DataSchema
+from fedmvc_client.cli import app as client
+from tests.cli.commands import call, files_in, run_script, write_plan
+
+
+def test_check_counts_what_a_run_would_find(pristine):
+    site = pristine / "st-anna"
+    before = files_in(pristine)
+
+    ended = call(client, "check", "--site", site)
+
+    assert (ended.code, ended.err) == (0, "")
+    schema = DataSchema.load(site / "schema.toml")
+    assert ended.out.splitlines() == [
+        "site 'st-anna': 512 rows, 2 views",
+        f"  ecg: 2 columns, schema {schema.schema_hash('ecg')[:8]}, 0 rows lack it",
+        f"  imaging: 2 columns, schema {schema.schema_hash('imaging')[:8]}, 0 rows lack it",
+    ]
+    assert files_in(pristine) == before
+
+
+def test_json_is_one_object_and_nothing_else(pristine, tmp_path):
+    plan = write_plan(tmp_path)
+
+    ended = run_script("fedmvc-client", "check", plan, "--json", cwd=pristine / "st-anna")
+
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert (told["site"], told["rows"]) == ("st-anna", 512)
+    assert len(told["plan_id"]) == 64
+    assert list(told["views"]) == ["ecg", "imaging"]
+
+
+def test_check_of_a_plan_that_does_not_fit_names_the_key(pristine, tmp_path):
+    plan = write_plan(tmp_path, 'method = "fedhk-mvfc"\n')
+
+    ended = call(client, "check", plan, "--site", pristine / "st-anna")
+
+    assert ended.code == 2
+    assert "plan.toml: 'n_clusters' is missing" in ended.sentence
+
+
+def test_check_does_not_wait_for_torch(pristine):
+    # importing torch and scikit-learn takes seconds, and a check on the CPU needs neither
+    program = (
+        "import sys; from fedmvc_client.cli import main; code = main(); "
+        'sys.exit(f\'loaded: {sys.modules.keys() & {"torch", "sklearn", "flwr"}}, {code}\')'
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, "check", "--site", str(pristine / "st-anna")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.stderr == "loaded: set(), 0\n"

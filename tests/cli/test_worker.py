@@ -1,0 +1,116 @@
+import signal
+import stat
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from configs.plan import RunPlan
+from fedmvc_client.cli import app as client
+from fedmvc_client.relay import SocketRelay
+from strategies.messages import (
+    HelloReply,
+    HelloRequest,
+    PrepareRequest,
+    Refusal,
+    from_bytes,
+    to_bytes,
+)
+from tests.cli.commands import ENVIRONMENT, LOG_LINE, PLAN, call, script, write_plan
+
+RUN_ID = "0a1b2c3d-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start the installed worker command and wait until its socket is there."""
+    running = []
+
+    def start(site):
+        socket = tmp_path / "run" / "worker.sock"
+        process = subprocess.Popen(
+            [script("fedmvc-client"), "worker", "--socket", str(socket), "--site", str(site)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        running.append(process)
+        deadline = time.monotonic() + 120
+        while not socket.exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process, socket
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ask(socket, message):
+    return from_bytes(SocketRelay(socket).ask(to_bytes(message), 60.0))
+
+
+def test_worker_serves_refuses_and_ends(start, sites, tmp_path):
+    plan = RunPlan.load(write_plan(tmp_path, PLAN))
+    site = sites / "st-anna"
+    (site / "ecg.csv").write_text("")  # only a run opens the files
+    process, socket = start(site)
+
+    hello = ask(socket, HelloRequest(RUN_ID, plan.plan_id, plan.canonical()))
+    refused = ask(
+        socket, PrepareRequest(RUN_ID, plan.plan_id, ("ecg", "imaging"), np.array([2, 2]))
+    )
+    second = call(client, "worker", "--socket", socket, "--site", site)
+    still = ask(socket, HelloRequest(RUN_ID, plan.plan_id, plan.canonical()))
+    mode, folder = socket.stat().st_mode, socket.parent.stat().st_mode
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+
+    # it answers for its site, also after a second worker was turned away
+    assert isinstance(hello, HelloReply)
+    assert hello.site == "st-anna"
+    assert isinstance(still, HelloReply)
+    assert (stat.S_IMODE(mode), stat.S_IMODE(folder)) == (0o660, 0o750)
+    assert second.code == 7
+    assert second.sentence == "another worker already serves this site's socket: stop it first"
+    assert str(socket) in second.err
+    # a refusal's sentence leaves the site, its path stays on the site's own console
+    assert isinstance(refused, Refusal)
+    assert refused.code == 3
+    assert "site 'st-anna', view 'ecg': its file is empty" in refused.message
+    assert str(tmp_path) not in refused.message
+    assert process.returncode == 0
+    assert out == ""
+    assert not socket.exists()
+    lines = err.splitlines()
+    assert "site 'st-anna': the worker answers at" in lines[0]
+    assert err.count(refused.message) == 1
+    assert f"  {site / 'ecg.csv'}" in lines
+    assert lines[-1].endswith("site 'st-anna': the worker has ended")
+    assert all(LOG_LINE.match(line) or line.startswith("  ") for line in lines)
+
+
+def test_worker_says_when_its_folder_is_open_to_others(sites, tmp_path):
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+
+    ended = call(client, "worker", "--socket", folder / "w.sock", "--site", sites / "st-anna")
+
+    assert ended.code == 7
+    assert "has mode 0755" in ended.sentence
+    assert "chmod 750" in ended.sentence
+    assert list(folder.iterdir()) == []
+
+
+def test_worker_needs_a_site_folder(tmp_path):
+    ended = call(client, "worker", "--socket", tmp_path / "w.sock", "--site", tmp_path / "nowhere")
+
+    assert ended.code == 2
+    assert "'site.toml' does not exist in folder 'nowhere'" in ended.sentence
+    assert list(tmp_path.iterdir()) == []
