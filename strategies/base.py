@@ -65,10 +65,10 @@ class FederatedStrategy(Strategy):
         self._observer = observer
         self._settle_s = settle_s
         self._nodes: dict[str, int] = {}
+        self._first_refusal: FedMVCError | None = None
         self._pending: Exchange | None = None
         self._running: Protocol | None = None
         self._tally = Tally()
-        self._began = 0.0
 
     @abc.abstractmethod
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
@@ -136,7 +136,7 @@ class FederatedStrategy(Strategy):
         for reply in replies:
             site = names.get(reply.metadata.src_node_id)
             if site is not None:
-                self._take(site, reply, accepted)
+                self._take(self._pending, site, reply, accepted)
         self._require_quorum()
         self._pending = self._step(dict(sorted(accepted.items())))
         return None, MetricRecord({"sites": len(accepted)})
@@ -256,10 +256,10 @@ class FederatedStrategy(Strategy):
             return None
 
     def _ask(self, grid: Grid, exchange: Exchange) -> None:
-        self._began = time.perf_counter()
+        began = time.perf_counter()
         messages = list(self.configure_train(exchange.round, ArrayRecord(), ConfigRecord(), grid))
         replies, failures = collect(grid, messages, self.plan.quorum.timeout_s)
-        elapsed = time.perf_counter() - self._began
+        elapsed = time.perf_counter() - began
         self.state.total.seconds += elapsed
         self._tally.seconds += elapsed
         self._note_failures(failures)
@@ -276,20 +276,20 @@ class FederatedStrategy(Strategy):
                     "back or set it to 'continue'"
                 )
 
-    def _take(self, site: str, reply: FlowerMessage, accepted: dict[str, Any]) -> None:
+    def _take(
+        self, pending: Exchange, site: str, reply: FlowerMessage, accepted: dict[str, Any]
+    ) -> None:
         """Decode one reply into ``accepted`` or drop its site."""
-        if self._pending is None:
-            return
         try:
             message = self._decode(reply)
             if isinstance(message, Refusal):
-                self._take_refusal(site, message, self._pending.round)
+                self._take_refusal(site, message, pending.round)
                 return
-            if not isinstance(message, self._pending.replies):
+            if not isinstance(message, pending.replies):
                 raise ProtocolError("the reply is of another kind than was asked")
             if getattr(message, "run_id", None) != self.state.run_id:
                 raise ProtocolError("the reply belongs to another run")
-            if getattr(message, "round", self._pending.round) != self._pending.round:
+            if getattr(message, "round", pending.round) != pending.round:
                 raise ProtocolError("the reply belongs to another round")
         except ProtocolError as error:
             self.drop(site, f"sent a reply that does not fit: {error.public_message}")
@@ -304,11 +304,15 @@ class FederatedStrategy(Strategy):
             self.drop(site, f"refused: {refusal.message}")
 
     def _require_quorum(self) -> None:
+        """Raise where too few sites are left; before round 1 as the first refusal."""
         needed = self.plan.quorum.min_sites
         if len(self._nodes) >= max(needed, 1):
             return
+        short = f"{len(self._nodes)} sites are left, quorum.min_sites is {needed}"
+        if self._first_refusal is not None and not self.state.history:
+            raise type(self._first_refusal)(f"{self._first_refusal.public_message}; {short}")
         lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
-        raise QuorumLost(f"{len(self._nodes)} sites are left, quorum.min_sites is {needed}: {lost}")
+        raise QuorumLost(f"{short}: {lost}")
 
     def _admit(self, grid: Grid) -> dict[str, HelloReply]:
         """Ask every connected node who it is and whether it takes part."""
@@ -337,12 +341,7 @@ class FederatedStrategy(Strategy):
         for reply in replies:
             node = reply.metadata.src_node_id
             self._admit_one(node, registered[node], reply, admitted)
-        if len(admitted) < max(quorum.min_sites, 1):
-            lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
-            raise QuorumLost(
-                f"{len(admitted)} sites were admitted, quorum.min_sites is {quorum.min_sites}: "
-                f"{lost}"
-            )
+        self._require_quorum()
         self.state.sites = sorted(admitted)
         return {site: admitted[site] for site in self.state.sites}
 
@@ -378,6 +377,7 @@ class FederatedStrategy(Strategy):
     def _refuse_admission(self, site: str, error: FedMVCError, reason: str) -> None:
         """Name the site; end the run unless the plan goes on without it."""
         self.state.dropped[site] = reason
+        self._first_refusal = self._first_refusal or error
         if self.plan.quorum.on_missing == "stop":
             raise error
         log.warning("site '%s' is not in the run: it %s", site, reason)
@@ -392,6 +392,7 @@ class FederatedStrategy(Strategy):
         """
         if self.plan.quorum.on_missing == "stop":
             raise error
+        self._first_refusal = self._first_refusal or error
         self.drop(site, f"was refused: {error.public_message}")
         self._require_quorum()
 
