@@ -232,7 +232,10 @@ class FixedPointDriver:
         logs = np.log(np.maximum(view_weights[self.active], 1e-300))
         return np.concatenate([*(c.ravel() for c in centers), logs])
 
-    def _unpack(self, point: Floats) -> tuple[list[Floats], Floats]:
+    def _unpack(
+        self, point: Floats, active: NDArray[np.bool_] | None = None
+    ) -> tuple[list[Floats], Floats]:
+        active = self.active if active is None else active
         centers, offset = [], 0
         for shape in self.shapes:
             size = shape[0] * shape[1]
@@ -240,10 +243,10 @@ class FixedPointDriver:
             offset += size
         logs = point[offset:]
         if not logs.size:
-            return centers, np.full(self.active.shape[0], 1.0 / self.active.shape[0])
-        weights = np.zeros(self.active.shape[0])
+            return centers, np.full(active.shape[0], 1.0 / active.shape[0])
+        weights = np.zeros(active.shape[0])
         powers = np.exp(logs - logs.max())
-        weights[self.active] = powers / powers.sum()
+        weights[active] = powers / powers.sum()
         return centers, weights
 
     def _running(self) -> list[int]:
@@ -297,12 +300,23 @@ class FixedPointDriver:
             if start.objective - start.remaining_decrease(late) > best.objective:
                 start.status = "dropped"
 
-    def restart_histories(self) -> None:
+    def restart_histories(self, held: NDArray[np.bool_]) -> None:
         """Forget objective values: the set of records behind the sums has changed.
 
         A start that had converged did so on other records: it goes on from where it is.
+
+        Parameters
+        ----------
+        held : ndarray of shape (s,), bool
+            Views that anybody still holds. Another's dispersion is 0 from now on, which must not
+            make it the best view: its weight becomes 0, its centres stay.
         """
+        before, self.active = self.active, self.active & held
         for start in self.starts:
+            for name in ("point", "plain", "accepted"):
+                value = getattr(start, name)
+                if value is not None:
+                    setattr(start, name, self._pack(*self._unpack(value, before)))
             if start.status != "dropped":
                 start.status = "running"
                 start.history.clear()

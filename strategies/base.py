@@ -248,10 +248,8 @@ class FederatedStrategy(Strategy):
         return from_bytes(body)
 
     def _step(self, replies: dict[str, Any]) -> Exchange | None:
-        if self._running is None:
-            return None
         try:
-            return self._running.send(replies)
+            return None if self._running is None else self._running.send(replies)
         except StopIteration:
             return None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from configs.errors import DataRefused
 from strategies.acceleration import FixedPointDriver, Query
@@ -239,7 +240,7 @@ class FedHKStrategy(FederatedStrategy):
             )
             if self.sites != present:
                 present = self.sites
-                driver.restart_histories()
+                driver.restart_histories(self._still_held(setup.views))
             sums = pooled([decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
             driver.advance(query, sums)
             _, weights = driver.solution()
@@ -250,6 +251,16 @@ class FedHKStrategy(FederatedStrategy):
                 {},
             )
         self._keep(setup, *driver.solution(), driver.converged)
+
+    def _still_held(self, views: AgreedViews) -> NDArray[np.bool_]:
+        """Return which views (s,) a site still in the run holds; warn of the others."""
+        held = np.any([views.held[s] for s in self.sites], axis=0)
+        for h in np.flatnonzero(~held):
+            self.warn(
+                f"no site left in the run holds view '{views.names[h]}': its centres stay as they "
+                "were and its weight is 0"
+            )
+        return np.asarray(held)
 
     def _averaging_rounds(self, setup: Setup) -> Generator[Exchange, Replies, None]:
         options = self.plan.fedhk

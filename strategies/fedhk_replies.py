@@ -23,6 +23,9 @@ from strategies.messages import (
 )
 from strategies.preparation import Preparation
 
+#: Rounding that a float32 reply may carry.
+_SLACK = 1e-5
+
 
 def check_prepare(reply: PrepareReply, views: AgreedViews) -> None:
     """Check shapes and counts of a site's moments.
@@ -83,10 +86,19 @@ def check_local(
     for part in (reply.objective, reply.partition_coefficient, reply.agreement):
         if part.shape != (n_starts,):
             raise ProtocolError(f"it answers {part.shape} starts, {n_starts} were asked")
+    # What weighs a site must be in its range: no site can buy itself more.
+    for part in (reply.agreement, reply.partition_coefficient):
+        if (part < 0).any() or (part > 1 + _SLACK).any():
+            raise ProtocolError("its quality is not between 0 and 1")
+    if (reply.objective < 0).any():
+        raise ProtocolError("its objective is negative")
     if reply.n_rows != site_rows[site]:
         raise ProtocolError("its number of rows changed during the run")
-    if reply.view_weights.shape != query.view_weights.shape or (reply.view_weights < 0).any():
+    weights = reply.view_weights
+    if weights.shape != query.view_weights.shape or (weights < 0).any():
         raise ProtocolError("its view weights are not weights of the run's views")
+    if (np.abs(weights.sum(axis=1, dtype=np.float64) - 1.0) > _SLACK).any():
+        raise ProtocolError("its view weights do not sum to 1")
     if len(reply.centers) != len(dims):
         raise ProtocolError(f"it sends {len(reply.centers)} views of {len(dims)}")
     for centers, dim in zip(reply.centers, dims, strict=True):

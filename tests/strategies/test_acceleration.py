@@ -341,7 +341,7 @@ def test_after_a_site_left_converged_starts_are_measured_again():
         chosen.advance(query, sums_of(query, into_basin, two_basins))
     assert chosen.starts[0].status == "converged"
     chosen.starts[1].status = "running"  # as if it had not been given up yet
-    chosen.restart_histories()
+    chosen.restart_histories(ONE_VIEW)
     assert chosen.objective is None
     # most records are gone, and with them most of J
     while not chosen.done:
@@ -350,6 +350,30 @@ def test_after_a_site_left_converged_starts_are_measured_again():
     assert chosen.best == 0
     assert chosen.objective == pytest.approx(0.1)
     assert_never_rises(chosen.objective_history)
+
+
+def test_a_view_that_nobody_holds_any_more_loses_its_weight_and_keeps_its_centres():
+    chosen = FixedPointDriver(
+        [np.full((1, 1, 1), 3.0), np.full((1, 1, 1), 4.0)],
+        np.array([[0.25, 0.75]]),
+        view_exponent=2.0,
+        holding_share=np.ones(2),
+        active=np.ones(2, dtype=bool),
+        tol=1e-6,
+        max_evaluations=10,
+        acceleration="anderson",
+    )
+    chosen.restart_histories(np.array([True, False]))
+    nothing, some = np.zeros((1, 1, 1)), np.ones((1, 1, 1))
+    while not chosen.done:
+        query = chosen.query()
+        assert query.view_weights.tolist() == [[1.0, 0.0]]
+        chosen.advance(
+            query, SufficientStatistics((some, nothing), (some, nothing), np.array([[2.0, 0.0]]))
+        )
+    centers, weights = chosen.solution()
+    assert weights.tolist() == [1.0, 0.0]
+    assert [a.item() for a in centers] == [1.0, 4.0]
 
 
 def test_an_old_objective_is_not_compared_after_a_site_left():
