@@ -96,13 +96,21 @@ class Pass:
 def broadcast_pass(
     x: Sequence[Floats], delta: Sequence[Floats], centers: Sequence[Floats], beta: float, rows: int
 ) -> None:
-    """Run the same pass with (rows, c, d) arrays, in float64 NumPy, in blocks of rows."""
+    """Run the same pass with (rows, c, d) arrays, in float64 NumPy, in blocks of rows.
+
+    The large array is allocated once: fresh pages for each block would double its time.
+    """
     weight = (1.0 / N_VIEWS) ** 5
+    buffer = np.empty((rows, N_CLUSTERS, N_COLUMNS))
     for first in range(0, len(x[0]), rows):
         block = slice(first, first + rows)
         distance, kernel = [], []
         for xh, dh, a in zip(x, delta, centers, strict=True):
-            phi = (dh[block, None, :] * (xh[block, None, :] - a[None]) ** 2).sum(axis=2)
+            difference = buffer[: len(xh[block])]
+            np.subtract(xh[block, None, :], a[None], out=difference)
+            np.square(difference, out=difference)
+            np.multiply(difference, dh[block, None, :], out=difference)
+            phi = difference.sum(axis=2)
             phi *= beta
             distance.append(-np.expm1(-phi))
             kernel.append(np.exp(-phi))
