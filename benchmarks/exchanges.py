@@ -180,6 +180,10 @@ def main() -> None:
     print(
         "rows shuffled with seed 0; starts drawn with seeds 0, 1, ...; heart: missing cells filled"
     )
+    print(
+        "handwritten collapses under the paper profile (all memberships near 1/10): its labels there "
+        "mean nothing"
+    )
     skipped(absent)
     acceleration(chosen, 2 if quick else 5, 1e-6)
     acceleration(chosen, 2 if quick else 5, TIGHT)

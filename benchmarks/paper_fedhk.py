@@ -46,6 +46,7 @@ HEART: dict[str, Any] = {
 #: alpha 2 is what the printed .804 belongs to. With cells left missing it lets the view of chol win
 #: (V .45, one start in eight, accuracy .52, the lowest J), so that case takes alpha 5.
 HEART_EXPONENT = {"heart": 2.0, "heart-missing": 5.0}
+HEART_TOL = 1e-10
 METRICS = ("ACC", "NMI", "ARI", "silhouette", "CH", "consensus")
 
 
@@ -261,7 +262,11 @@ def iris(splits: int) -> None:
 
 
 def heart(seeds: Sequence[int]) -> None:
-    """Print heart disease as four real sites."""
+    """Print heart disease as four real sites.
+
+    Sites and pooled records draw different starts, so at a loose tolerance both stop at different
+    distances from the same solution and a row in a thousand can differ: hence HEART_TOL.
+    """
     titles = {
         "heart": "zeros kept, missing cells filled with the pooled median",
         "heart-missing": "zeros of chol and trestbps and missing cells left missing",
@@ -276,7 +281,7 @@ def heart(seeds: Sequence[int]) -> None:
                 skipped([name])
                 return
             parts = heart_parts(dataset)
-            central = fit(dataset, seed, **settings).labels_
+            central = fit(dataset, seed, tol=HEART_TOL, **settings).labels_
             found = {
                 "k-means, standardised": kmeans(dataset.views, 2, seed),
                 "k-means, scaled per view": kmeans(dataset.views, 2, seed, per_view=True),
@@ -285,7 +290,12 @@ def heart(seeds: Sequence[int]) -> None:
             }
             for mode in ("exact", "weighted"):
                 _, found[f"FedHK-MVFC {mode}"] = federated(
-                    dataset, parts, seed=seed, fedhk={"aggregation": mode, **settings}
+                    dataset,
+                    parts,
+                    seed=seed,
+                    tol=HEART_TOL,
+                    max_rounds=200,
+                    fedhk={"aggregation": mode, **settings},
                 )
             equal.append(same_labels(central, found["FedHK-MVFC exact"]))
             for method, labels in found.items():
@@ -294,7 +304,8 @@ def heart(seeds: Sequence[int]) -> None:
         base = cases["HK-MVFC centralised"]
         print_table(
             f"Heart disease, 4 hospitals, 920 patients, {title}, alpha {HEART_EXPONENT[name]:g}, "
-            f"seeds {_range(seeds)}; exact gives the centralised labels to {100 * min(equal):.2f}%",
+            f"tol {HEART_TOL:g}, seeds {_range(seeds)}; "
+            f"exact gives the centralised labels to {100 * min(equal):.2f}%",
             ["method", "ACC (sd)", "of centralised"],
             [
                 [m, spread(v), f"{100 * float(np.mean(np.divide(v, base))):.1f}%"]
