@@ -181,7 +181,7 @@ def main() -> None:
         "rows shuffled with seed 0; starts drawn with seeds 0, 1, ...; heart: missing cells filled"
     )
     print(
-        "handwritten collapses under the paper profile (all memberships near 1/10): its labels there "
+        "handwritten collapses under the paper profile (all memberships near 1/10): there its labels "
         "mean nothing"
     )
     skipped(absent)
