@@ -10,7 +10,7 @@ import typer
 from click import ClickException
 from click.exceptions import Abort, Exit
 
-from configs.errors import ConfigError, FedMVCError, InternalError
+from configs.errors import INTERRUPTED, ConfigError, FedMVCError, InternalError
 
 __all__ = ["run_app", "set_up_logging"]
 
@@ -78,13 +78,13 @@ def run_app(app: typer.Typer) -> int:
             print(f"  {error.local_detail}", file=sys.stderr)
         return error.code
     except Exit as ended:
-        return int(ended.exit_code)
+        code = ended.exit_code
     except ClickException as error:
         error.show(file=sys.stderr)
         return ConfigError.code
     except (Abort, KeyboardInterrupt):
         _say("stopped at the keyboard")
-        return 130
+        return INTERRUPTED
     except Exception as error:
         _LOG.debug("internal error", exc_info=True)
         _say(
@@ -92,6 +92,8 @@ def run_app(app: typer.Typer) -> int:
             "see where, and please report it"
         )
         return InternalError.code
+    if code == INTERRUPTED:  # what typer makes of Ctrl-C
+        _say("stopped at the keyboard")
     return code if isinstance(code, int) else 0
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "INTERRUPTED",
     "BudgetExceeded",
     "ConfigError",
     "DataRefused",
@@ -29,6 +30,9 @@ __all__ = [
     "TransportError",
     "error_for_code",
 ]
+
+#: Exit code of a run that was stopped at the keyboard, as shells count it; no exception of ours.
+INTERRUPTED = 130
 
 
 class FedMVCError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,18 @@ from configs.site import Device, Policy, SiteConfig
 from strategies.messages import ClusterModel, ViewDescription
 
 Floats = NDArray[np.float64]
-log = logging.getLogger("fedmvc.site")
 
 
 @dataclass(frozen=True)
 class Records:
-    """A site's records: ids and views by name, (n, d_h) float64, NaN where missing."""
+    """A site's records: ids and views by name, (n, d_h) float64, NaN where missing.
+
+    ``notes`` are sentences on what was counted while reading, for the site's own log.
+    """
 
     ids: tuple[str, ...]
     views: Mapping[str, Floats]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,28 +143,26 @@ class FolderSource:
         return describe_views(self.schema, list(self.config.data))
 
     def load(self) -> Records:
-        """Read the files; count and log what is missing or outside its bounds."""
+        """Read the files; count what is missing or outside its bounds."""
         from fedmvc_client.data import load_site  # pyarrow: only the worker needs it
 
         data = load_site(self.folder, self.schema, self.config)
-        for what, counts in (
-            ("missing", data.report.missing),
-            ("outside their declared bounds", data.report.outside_bounds),
-        ):
-            for view, columns in counts.items():
-                for column, count in columns.items():
-                    if count:
-                        log.info(
-                            "site '%s', view '%s', column '%s': %d cells %s",
-                            *(self.name, view, column, count, what),
-                        )
-        for view, count in data.report.lacking_view.items():
-            if count:
-                log.info(
-                    "site '%s', view '%s': %d of %d records lack it",
-                    *(self.name, view, count, data.report.rows),
-                )
-        return Records(data.ids, dict(data.views))
+        notes = [
+            f"site '{self.name}', view '{view}', column '{column}': {count} cells {what}"
+            for what, counts in (
+                ("missing", data.report.missing),
+                ("outside their declared bounds", data.report.outside_bounds),
+            )
+            for view, columns in counts.items()
+            for column, count in columns.items()
+            if count
+        ]
+        notes += [
+            f"site '{self.name}', view '{view}': {count} of {data.report.rows} records lack it"
+            for view, count in data.report.lacking_view.items()
+            if count
+        ]
+        return Records(data.ids, dict(data.views), tuple(notes))
 
     def save(self, run_id: str, result: SiteResult) -> None:
         """Write ``results/RUN_ID``."""

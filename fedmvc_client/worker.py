@@ -88,12 +88,22 @@ class SiteWorker:
         try:
             return to_bytes(self._answer(from_bytes(body), body))
         except FedMVCError as error:
-            log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
-            return to_bytes(Refusal(error.code, error.public_message))
+            return self._refuse(error)
+        except OSError as error:
+            sentence = (
+                f"site '{self.site}' cannot use its own folder ({error.strerror}): check that its "
+                "state and results can be written"
+            )
+            return self._refuse(ConfigError(sentence, local_detail=str(error)))
         except Exception:
             log.exception("site '%s': an unexpected error", self.site)
             sentence = f"site '{self.site}' met an internal error: its own log has the reason"
             return to_bytes(Refusal(InternalError.code, sentence))
+
+    def _refuse(self, error: FedMVCError) -> bytes:
+        """Log an error with what only the site may know; answer its sentence."""
+        log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
+        return to_bytes(Refusal(error.code, error.public_message))
 
     def _answer(self, message: Message, body: bytes) -> Message:
         if isinstance(message, HelloRequest):
@@ -161,6 +171,8 @@ class SiteWorker:
 
     def _load(self) -> Records:
         records = self.source.load()
+        for note in records.notes:
+            log.info("%s", note)
         enforce_cohort(self.site, self.source.policy, len(records.ids))
         return records
 

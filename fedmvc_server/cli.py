@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from configs.console import run_app, set_up_logging
-from configs.errors import error_for_code
+from configs.errors import INTERRUPTED, error_for_code
 from configs.plan import RunPlan
 
 app = typer.Typer(
@@ -112,8 +112,7 @@ def simulate(
         print(summary(result, out, scores))
         if result.status == "completed":
             print(f"each site's memberships: {data}/SITE/results/{result.run_id}")
-    if result.exit_code:
-        raise error_for_code(result.exit_code)(result.stop_reason)
+    _end(result.exit_code, result.stop_reason)
 
 
 @app.command()
@@ -144,8 +143,15 @@ def run(
         _print_json(written)
     elif code == 0:
         print(f"completed in {written.get('rounds')} rounds; results: {out}")
+    _end(code, written.get("stop_reason", "the run failed"))
+
+
+def _end(code: int, stop_reason: str) -> None:
+    """End the command as its run ended."""
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     if code:
-        raise error_for_code(code)(written.get("stop_reason", "the run failed"))
+        raise error_for_code(code)(stop_reason)
 
 
 def _log_row(row: dict[str, str]) -> None:

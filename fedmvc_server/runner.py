@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from configs.errors import FedMVCError, InternalError, QuorumLost
+from configs.errors import INTERRUPTED, FedMVCError, InternalError, QuorumLost
 from configs.plan import RunPlan
 from fedmvc_server.artefacts import (
     prepare_folder,
@@ -130,7 +130,7 @@ def run(
         reason = error.public_message
         log.debug("%s", error.local_detail)
     except KeyboardInterrupt:
-        status, code, reason = "stopped", 130, "interrupted at the keyboard"
+        status, code, reason = "stopped", INTERRUPTED, "interrupted at the keyboard"
     except Exception:
         log.exception("run %s failed", run_id)
         status, code = "failed", InternalError.code

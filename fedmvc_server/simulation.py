@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from fedmvc_client.app import app as client_app
@@ -67,6 +67,8 @@ def simulate(
     ------
     ConfigError
         Where the plan or the arrays cannot be used at all.
+    QuorumLost
+        Where there are fewer sites than ``quorum.min_sites``.
     """
     plan = plan if isinstance(plan, RunPlan) else RunPlan.parse(dict(plan))
     views = {name: [_as_view(v) for v in site["views"]] for name, site in sites.items()}
@@ -96,6 +98,8 @@ def simulate_folders(
     ------
     ConfigError
         Where there is no site folder or one of their files does not fit.
+    QuorumLost
+        Where there are fewer sites than ``quorum.min_sites``.
     """
     folders = site_folders(data)
     return _run(plan, partial(_folder_workers, folders), backend, out, observer, run_id)
@@ -177,6 +181,11 @@ def _run(
     run_id: str | None = None,
 ) -> RunResult:
     workers = make()
+    if len(workers) < plan.quorum.min_sites:  # nobody else would ever join: no reason to wait
+        raise QuorumLost(
+            f"the simulation has {len(workers)} sites but quorum.min_sites is "
+            f"{plan.quorum.min_sites}: add sites or lower it"
+        )
     run_id = run_id or new_run_id()
     if backend == "inprocess":
         named = {w.site: w for w in workers.values()}

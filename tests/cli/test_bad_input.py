@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedmvc_client.cli import app as client
-from fedmvc_server import deployment
+from fedmvc_server import deployment, progress
 from fedmvc_server.cli import app as server
 from tests.cli.commands import (
     PLAN,
@@ -382,11 +382,15 @@ def test_missing_cells_are_counted_with_site_view_and_column(sites, tmp_path):
 
     ecg(spoil)(sites)
 
-    ended = simulate(sites, tmp_path, PLAN + "max_rounds = 2\n")
+    ended = call(
+        server,
+        *("simulate", write_plan(tmp_path, PLAN + "max_rounds = 2\n"), "--data", sites),
+        *("--out", tmp_path / "run", "--truth", sites / "truth.csv"),
+    )
     checked = call(client, "check", "--site", sites / "st-anna", "--json")
 
     assert ended.code == 0
-    assert "site 'st-anna', view 'ecg', column 'ecg_x': 2 cells missing" in ended.err
+    assert ended.err.count("site 'st-anna', view 'ecg', column 'ecg_x': 2 cells missing") == 1
     assert "site 'st-anna', view 'ecg', column 'ecg_y': 1 cells outside their" in ended.err
     assert "site 'st-anna', view 'ecg': 1 of 512 records lack it" in ended.err
     view = json.loads(checked.out)["views"]["ecg"]
@@ -436,6 +440,50 @@ def test_folder_that_cannot_be_made_is_refused(sites, tmp_path):
     assert ended.code == 2
     assert "folder 'run' cannot be written" in ended.sentence
     assert (tmp_path / "run").read_text() == "a file"
+
+
+@pytest.mark.parametrize("backend", ["inprocess", "ray"])
+def test_quorum_that_cannot_be_met_is_not_waited_for(sites, tmp_path, backend):
+    plan = write_plan(tmp_path, PLAN + "[quorum]\nmin_sites = 3\n")
+
+    ended = call(
+        server,
+        *("simulate", plan, "--data", sites, "--out", tmp_path / "run", "--backend", backend),
+    )
+
+    assert ended.code == 6
+    assert "the simulation has 2 sites but quorum.min_sites is 3" in ended.sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_site_that_cannot_write_says_so_without_its_path(sites, tmp_path):
+    (sites / "st-anna" / "state").write_text("a file where a folder should be")
+
+    ended = simulate(sites, tmp_path)
+
+    assert ended.code == 2
+    assert ended.sentence == (
+        "site 'st-anna' cannot use its own folder (Not a directory): check that its state and "
+        "results can be written"
+    )
+    assert str(sites / "st-anna" / "state") in ended.err
+
+
+def test_interrupted_run_keeps_its_rounds_and_ends_with_130(sites, tmp_path, monkeypatch):
+    def press_ctrl_c(state):
+        if len(state.history) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "log_round", press_ctrl_c)
+
+    ended = simulate(sites, tmp_path)
+
+    assert ended.code == 130
+    assert ended.sentence == "stopped at the keyboard"
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["exit_code"], result["rounds"]) == ("stopped", 130, 2)
+    assert files_in(tmp_path / "run") == {"result.json", "rounds.csv"}
+    assert not [name for name in files_in(sites) if "results" in name or "state" in name]
 
 
 def test_truth_of_other_patients_is_refused(sites, tmp_path):

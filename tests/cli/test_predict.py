@@ -7,7 +7,7 @@ import pytest
 from pyarrow import csv
 
 from fedmvc_client.cli import app as client
-from tests.cli.commands import call, edit_lines, edit_text, files_in, run_script
+from tests.cli.commands import call, edit_lines, edit_text, files_in
 
 COLUMNS = ["id", "label", "u_1", "u_2", "u_3", "u_4", "distance", "outside_bounds"]
 N_NEW = 20
@@ -71,15 +71,14 @@ def test_ids_keep_their_leading_zeros(finished, new_patients, tmp_path):
     assert f'"{ids[0]}",' in (tmp_path / "labels.csv").read_text()
 
 
-def test_json_is_one_object_and_nothing_else(finished, new_patients, tmp_path):
+def test_json_is_one_object_and_nothing_else(finished, new_patients, tmp_path, monkeypatch):
     out = tmp_path / "labels.csv"
-    site = finished.data / "st-anna"
+    monkeypatch.chdir(finished.data / "st-anna")  # a site's folder is the current one by default
 
-    ended = run_script(
-        "fedmvc-client",
+    ended = call(
+        client,
         *("predict", "--model", finished.out / "model.json", "--data", new_patients),
         *("--out", out, "--json"),
-        cwd=site,  # a site's folder is the current one by default
     )
 
     assert (ended.code, ended.err) == (0, "")

@@ -217,7 +217,7 @@ def test_refused_run_may_be_tried_again_in_its_folder(sites, tmp_path):
 def test_failed_run_with_json_still_prints_one_object(sites, tmp_path):
     plan, out = write_plan(tmp_path, PLAN.replace("4", "601")), tmp_path / "run"
 
-    ended = run_script("fedmvc-server", "simulate", plan, "--data", sites, "--out", out, "--json")
+    ended = call(server, "simulate", plan, "--data", sites, "--out", out, "--json")
 
     assert ended.code == 3
     told = json.loads(ended.out)

@@ -27,7 +27,7 @@ def test_exit_codes_are_the_documented_ones(name, code):
 
 
 def test_exported_members():
-    assert set(errors.__all__) == {*CODES, "FedMVCError", "error_for_code"}
+    assert set(errors.__all__) == {*CODES, "FedMVCError", "INTERRUPTED", "error_for_code"}
 
 
 def test_foreign_code_is_an_internal_error():
