@@ -181,8 +181,8 @@ def main() -> None:
         "rows shuffled with seed 0; starts drawn with seeds 0, 1, ...; heart: missing cells filled"
     )
     print(
-        "handwritten collapses under the paper profile (all memberships near 1/10): there its labels "
-        "mean nothing"
+        "handwritten collapses under the paper profile (all memberships near 1/10): there "
+        "its labels mean nothing"
     )
     skipped(absent)
     acceleration(chosen, 2 if quick else 5, 1e-6)
