@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from configs.errors import DataRefused
+from configs.errors import ConfigError, DataRefused
 from strategies.acceleration import FixedPointDriver, Query
 from strategies.aggregation import collapse_warnings
 from strategies.averaging import AveragingDriver
@@ -84,6 +84,7 @@ class FedHKStrategy(FederatedStrategy):
     # -- before round 1 ----------------------------------------------------------------------
 
     def _set_up(self, hello: dict[str, HelloReply]) -> Generator[Exchange, Replies, Setup]:
+        self._check_local_clusters()
         for site, error in schema_conflicts(hello).items():
             self.refuse(site, error)
         views = agree_on_views({site: hello[site] for site in self.sites})
@@ -96,6 +97,16 @@ class FedHKStrategy(FederatedStrategy):
         preparation = self._pool(views, replies)
         site_rows = {site: r.n_rows for site, r in replies.items()}
         return (yield from self._seed(views, preparation, site_rows))
+
+    def _check_local_clusters(self) -> None:
+        """Refuse a plan that gives clusters to a site nobody knows: a misspelt name."""
+        known = [*self.sites, *self.state.dropped]
+        unknown = sorted(set(self.plan.fedhk.local_clusters) - set(known))
+        if unknown:
+            raise ConfigError(
+                f"fedhk.local_clusters names site '{unknown[0]}', which is not in the run: its "
+                f"sites are {', '.join(self.sites)}"
+            )
 
     def _pool(self, views: AgreedViews, replies: dict[str, PrepareReply]) -> Preparation:
         ordered = [replies[s] for s in sorted(replies)]
@@ -337,7 +348,12 @@ class FedHKStrategy(FederatedStrategy):
         )
         replies = self.checked(
             replies,
-            partial(check_finish, n_clusters=self.plan.n_clusters, n_views=len(setup.views.dims)),
+            partial(
+                check_finish,
+                n_clusters=self.plan.n_clusters,
+                n_views=len(setup.views.dims),
+                site_rows=setup.site_rows,
+            ),
         )
         self._measure(setup, {s: replies[s] for s in sorted(replies)})
 

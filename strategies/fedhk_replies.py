@@ -39,13 +39,16 @@ def check_prepare(reply: PrepareReply, views: AgreedViews) -> None:
         raise ProtocolError(f"it counts {reply.holding.size} views, the run has {s}")
     if len(reply.moments) != s:
         raise ProtocolError(f"it sends moments of {len(reply.moments)} views, the run has {s}")
-    if reply.n_rows < 1 or not (0 <= reply.holding.min() <= reply.holding.max() <= reply.n_rows):
+    holding, partly = reply.holding, reply.partly_missing
+    in_order = (partly >= 0) & (partly <= holding) & (holding <= reply.n_rows)
+    if reply.n_rows < 1 or not in_order.all():
         raise ProtocolError("its row counts contradict each other")
-    for moments, dim in zip(reply.moments, views.dims, strict=True):
+    for moments, dim, rows in zip(reply.moments, views.dims, holding, strict=True):
         for part in (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum):
             if part.shape != (dim,):
                 raise ProtocolError(f"its moments have shape {part.shape}, expected ({dim},)")
-        if (moments.m2 < 0).any() or (moments.minimum > moments.maximum).any():
+        counted = ((moments.count >= 0) & (moments.count <= rows)).all()
+        if not counted or (moments.m2 < 0).any() or (moments.minimum > moments.maximum).any():
             raise ProtocolError("its moments contradict each other")
 
 
@@ -108,8 +111,10 @@ def check_local(
             )
 
 
-def check_finish(site: str, reply: FinishReply, n_clusters: int, n_views: int) -> None:
-    """Check the shapes of a site's final statistics.
+def check_finish(
+    site: str, reply: FinishReply, n_clusters: int, n_views: int, site_rows: Mapping[str, int]
+) -> None:
+    """Check the shapes and ranges of a site's final statistics.
 
     Raises
     ------
@@ -119,6 +124,10 @@ def check_finish(site: str, reply: FinishReply, n_clusters: int, n_views: int) -
         raise ProtocolError(
             f"its final statistics do not fit {n_views} views and {n_clusters} clusters"
         )
+    if reply.n_rows != site_rows[site]:
+        raise ProtocolError("its number of rows changed during the run")
+    if (reply.dispersion < 0).any() or (reply.mean_membership < 0).any():
+        raise ProtocolError("its final statistics are negative")
 
 
 def statistics_shapes(query: Query, preparation: Preparation) -> list[tuple[int, ...]]:

@@ -61,6 +61,11 @@ class ViewDescription:
 
     ``bounds`` has shape (d_h, 2); a column without declared bounds holds (0, 0) and
     ``bounded`` False.
+
+    Raises
+    ------
+    ProtocolError
+        Where there is no column, or units and bounds do not fit the columns.
     """
 
     name: str
@@ -70,6 +75,12 @@ class ViewDescription:
     bounded: NDArray[np.bool_]
     schema_hash: str
     held: bool
+
+    def __post_init__(self) -> None:
+        d = len(self.columns)
+        fits = self.bounds.shape == (d, 2) and self.bounded.shape == (d,) and len(self.units) == d
+        if d == 0 or not fits:
+            raise ProtocolError(f"the units or bounds of a view do not fit its {d} columns")
 
 
 @dataclass(frozen=True)

@@ -245,8 +245,8 @@ def pooled_seeds(
     centers : per site, per view: ndarray of shape (R, c', d_h)
     counts : per site: ndarray of shape (R, c')
     held : ndarray of shape (M, s), bool
-        Sites that lack a view stand out of the way where others hold them all; otherwise the
-        pooled mean stands in.
+        Sites that lack a view stand out of the way where others hold them all and give enough
+        centres; otherwise the pooled mean stands in.
     spread : ndarray of shape (s,)
     mean : per view: ndarray of shape (d_h,)
     n_clusters, seed : int
@@ -256,7 +256,8 @@ def pooled_seeds(
     tuple of ndarray of shape (R, c, d_h)
     """
     complete = held.all(axis=1)
-    use = [int(i) for i in np.flatnonzero(complete if complete.any() else np.ones_like(complete))]
+    enough = sum(counts[int(i)].shape[1] for i in np.flatnonzero(complete)) >= n_clusters
+    use = [int(i) for i in np.flatnonzero(complete if enough else np.ones_like(complete))]
     dims = [m.shape[0] for m in mean]
     n_starts = counts[0].shape[0]
     norms = np.sqrt(np.maximum(spread, 1e-300))
