@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import zlib
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -58,9 +60,9 @@ def read_model(description: Path, arrays: Path) -> ClusterModel:
     """
     try:
         fields = json.loads(description.read_text(encoding="utf-8"))
-        with np.load(arrays, allow_pickle=False) as stored:
+        with arrays.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return ClusterModel.from_parts({key: stored[key] for key in stored.files}, fields)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error) as error:
         raise ConfigError(
             f"{description.name} and {arrays.name} are not a readable model: give the model.json "
             "of a finished run with its model.npz beside it",

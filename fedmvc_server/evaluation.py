@@ -67,7 +67,9 @@ def read_truth(path: Path) -> dict[str, int]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [(row["id"], row["label"]) for row in csv.DictReader(file)]
-    except (OSError, KeyError, UnicodeDecodeError) as error:
+        if not rows or any(label is None for _, label in rows):
+            raise ValueError("no row, or a row without a label")
+    except (OSError, KeyError, ValueError, csv.Error) as error:
         raise DataRefused(
             f"'{path.name}' is not a readable truth file: give a CSV with columns id and label",
             local_detail=f"{path}: {error}",

@@ -10,8 +10,9 @@ from fedmvc_server.runner import RunResult
 
 __all__ = ["summary"]
 
-#: Coordinates of a centre shown for each view.
+#: Coordinates of a centre shown for each view, and clusters shown.
 _SHOWN = 6
+_CLUSTERS_SHOWN = 20
 
 
 def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
@@ -38,12 +39,15 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
         )
         lines.append(f"view weights {weights}")
         lines.append(f"objective J  {metrics['objective']:.8g}")
-        for k, size in enumerate(metrics["expected_cluster_sizes"]):
+        sizes = metrics["expected_cluster_sizes"]
+        for k, size in enumerate(sizes[:_CLUSTERS_SHOWN]):
             centers = "; ".join(
                 f"{view} ({_shortened(center[k])})"
                 for view, center in zip(result.model.views, result.model.centers, strict=True)
             )
             lines.append(f"cluster {k}    expected size {size:.0f}, centre {centers}")
+        if len(sizes) > _CLUSTERS_SHOWN:
+            lines.append(f"and {len(sizes) - _CLUSTERS_SHOWN} clusters more: see model.npz")
         lines.append(
             f"partition    coefficient {metrics['partition_coefficient']:.3f} "
             "(1 = crisp memberships, 1/c = no structure)"

@@ -486,6 +486,18 @@ def test_interrupted_run_keeps_its_rounds_and_ends_with_130(sites, tmp_path, mon
     assert not [name for name in files_in(sites) if "results" in name or "state" in name]
 
 
+def test_plan_that_names_an_unknown_site_is_refused(sites, tmp_path):
+    averaging = '[fedhk]\naggregation = "weighted"\nlocal_clusters = { st-ana = 2 }\n'
+
+    ended = simulate(sites, tmp_path, PLAN + averaging)
+
+    assert ended.code == 2
+    assert ended.sentence == (
+        "fedhk.local_clusters names site 'st-ana', which is not in the run: its sites are "
+        "charite-nord, st-anna"
+    )
+
+
 def test_truth_of_other_patients_is_refused(sites, tmp_path):
     truth = tmp_path / "truth.csv"
     with truth.open("w", newline="") as file:

@@ -166,6 +166,12 @@ def only_half_a_model(finished, folder):
     return {"model": folder / "model.json"}
 
 
+def damaged_model(finished, folder):
+    for name, length in (("model.json", None), ("model.npz", 500)):
+        (folder / name).write_bytes((finished.out / name).read_bytes()[:length])
+    return {"model": folder / "model.json"}
+
+
 def result_for_a_model(finished, folder):
     return {"model": finished.out / "result.json"}
 
@@ -199,6 +205,7 @@ def missing_column(finished, folder):
         (other_schema, 3, "view 'ecg' follows schema"),
         (no_model, 2, "give the model.json of a finished run"),
         (only_half_a_model, 2, "with its model.npz beside it"),
+        (damaged_model, 2, "model.json and model.npz are not a readable model"),
         (result_for_a_model, 2, "result.json and model.npz are not a readable model"),
         (excel, 2, "ends in '.xlsx': use .csv or .parquet"),
         (no_folder, 2, "'labels.csv' cannot be written"),

@@ -154,6 +154,17 @@ def test_human_output_teaches(sites, tmp_path):
     assert "round 1: J" not in ended.out
 
 
+def test_many_clusters_do_not_flood_the_terminal(sites, tmp_path):
+    plan = write_plan(tmp_path, PLAN.replace("4", "100") + "max_rounds = 1\n")  # above 88 rows
+
+    ended = call(server, "simulate", plan, "--data", sites, "--out", tmp_path / "run")
+
+    assert ended.code == 0
+    assert "cluster 19 " in ended.out
+    assert "cluster 20 " not in ended.out
+    assert "and 80 clusters more: see model.npz" in ended.out
+
+
 def test_json_takes_the_scores_in(sites, tmp_path):
     plan, truth = write_plan(tmp_path), sites / "truth.csv"
 
@@ -167,8 +178,11 @@ def test_json_takes_the_scores_in(sites, tmp_path):
     assert scores["fedhk-mvfc (exact)"] == {"accuracy": 1.0, "nmi": 1.0, "ari": 1.0}
 
 
-def test_unreadable_truth_is_said_before_the_run(sites, tmp_path):
+@pytest.mark.parametrize("text", [None, "", "patient,label\n001,0\n", 'id,label\n"001'])
+def test_unreadable_truth_is_said_before_the_run(sites, tmp_path, text):
     plan, out, truth = write_plan(tmp_path), tmp_path / "run", tmp_path / "nope.csv"
+    if text is not None:
+        truth.write_text(text)
 
     ended = call(server, "simulate", plan, "--data", sites, "--out", out, "--truth", truth)
 
