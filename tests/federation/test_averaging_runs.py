@@ -68,8 +68,7 @@ def test_the_median_bears_one_shifted_site_of_five(seed):
 # -- NMI weights -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_a_site_with_permuted_columns_gets_the_smallest_weight(temperature):
+def test_a_site_with_permuted_columns_gets_the_smallest_weight():
     """Label-free: its own model and the broadcast one disagree about its records."""
     views, truth = gaussian_views(400, 5, n_clusters=4, dims=(3, 3), separation=5.0)
     sites, _ = split(views, truth, "iid", 4)
@@ -78,9 +77,8 @@ def test_a_site_with_permuted_columns_gets_the_smallest_weight(temperature):
         4,
         profile="paper",
         aggregation="nmi_softmax",
-        nmi_temperature=temperature,
         local_iterations=20,
-        max_rounds=5,
+        max_rounds=1,
     )
     result = federate(plan, workers_of(sites))
     weights = result.history[0]["site_weights"]

@@ -40,12 +40,13 @@ def assert_never_rises(objectives):
     assert (np.diff(values) <= 1e-12 * np.abs(values[:-1])).all()
 
 
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("acceleration", ["anderson", "none"])
-@pytest.mark.parametrize("name", DATA)
-def test_the_objective_never_rises_over_a_federation(name, acceleration):
-    views, truth = DATA[name]()
+def test_the_objective_never_rises_over_a_federation(number, acceleration):
+    """Each data set under two of the three kernels."""
+    views, truth = list(DATA.values())[number]()
     sites, _ = split(views, truth, "dirichlet", 3)
-    for kernel in KERNELS:
+    for kernel in (KERNELS[number % 3], KERNELS[(number + 1) % 3]):
         plan = plan_of(
             3,
             heat_kernel=kernel,

@@ -19,12 +19,12 @@ from tests.solvers.cases import KERNELS, SCALINGS
 VIEWS, TRUTH = gaussian_views(160, 1, n_clusters=4, dims=(2, 3, 1), separation=4.0)
 PLAIN = {"init": "box", "acceleration": "none", "n_init": 1}
 
-# Every kernel and scaling twice, every partition with every number of sites that it can fill.
+# Every kernel and scaling twice, every partition with every number of sites.
 COMBINATIONS = list(itertools.product(KERNELS, SCALINGS))
 FEDERATIONS = [
     (kind, n_sites)
     for n_sites in (1, 2, 5, 20)
-    for kind in ("iid", "dirichlet", "missing")
+    for kind in ("missing", "dirichlet", "iid")
     if n_sites > 1 or kind == "iid"
 ]
 CASES = [

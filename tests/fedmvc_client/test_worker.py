@@ -422,13 +422,20 @@ def test_a_worker_never_raises_on_its_own_type_of_error():
 
         @property
         def policy(self):
-            raise OSError(SECRET)
+            raise KeyError(SECRET)
 
         state_dir = None
 
     reply = from_bytes(SiteWorker(Broken()).handle(to_bytes(hello())))
     assert reply.code == 70
     assert "4711" not in reply.message
+
+
+def test_a_folder_that_cannot_be_written_is_said_without_its_path(site):
+    (site / "state").write_text("in the way")
+    sentence = refused(folder_worker(site), hello(), 2)
+    assert "'st-anna'" in sentence
+    assert str(site) not in sentence
 
 
 def test_plan_parsing_at_the_site_is_the_servers():
