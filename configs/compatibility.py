@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from configs.errors import ConfigError
-
 if TYPE_CHECKING:
-    from configs.plan import RunPlan
+    pass
 
-__all__ = ["check_plan", "refusal"]
+__all__ = ["refusal"]
 
 _USE_EXACT = 'use aggregation = "exact"'
 _SINGLE_UPDATES = (
@@ -73,26 +71,3 @@ def refusal(
         if reason is not None:
             return reason.format(aggregation=aggregation, mechanism=mechanism)
     return None
-
-
-def check_plan(plan: RunPlan) -> None:
-    """Refuse a plan whose combination of method, aggregation and privacy does not exist.
-
-    Parameters
-    ----------
-    plan : RunPlan
-        The plan.
-
-    Raises
-    ------
-    ConfigError
-        With the reason and the way out.
-    """
-    reason = refusal(
-        plan.method,
-        plan.fedhk.aggregation,
-        secure_aggregation=plan.privacy.secure_aggregation,
-        mechanism=plan.privacy.mechanism,
-    )
-    if reason is not None:
-        raise ConfigError(f"{reason}.")

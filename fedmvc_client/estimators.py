@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -189,11 +190,14 @@ class HKMVFC(ClusterMixin, BaseEstimator):
     def _settings(self, n_columns: int) -> HeatKernelSettings:
         for name, value, least in (
             ("n_clusters", self.n_clusters, 1),
+            ("n_init", self.n_init, 1),
             ("max_iter", self.max_iter, 1),
-            ("tol", self.tol, 0),
+            ("random_state", self.random_state, 0),
         ):
-            if not value >= least:
-                raise ConfigError(f"{name} is {value}: give at least {least}")
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ConfigError(f"{name} is {value!r}: give a whole number, {least} or more")
+        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not self.tol >= 0:
+            raise ConfigError(f"tol is {self.tol!r}: give a number, 0 or more")
         resolve_device(self.device)
         resolve_dtype(self.dtype)
         return resolve_heat_kernel(
@@ -337,7 +341,13 @@ def _check_views(views: Any) -> list[Floats]:
     """
     arrays: list[Floats] = []
     for h, view in enumerate(views):
-        array = np.array(view, dtype=np.float64)
+        try:
+            array = np.array(view, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataRefused(
+                f"view {h} is not a table of numbers: give an array of shape (rows, columns), NaN "
+                "where missing"
+            ) from error
         if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
             raise DataRefused(
                 f"view {h} has shape {array.shape}: give an array of at least 1 row and 1 column"
@@ -349,6 +359,8 @@ def _check_views(views: Any) -> list[Floats]:
             )
         array[~np.isfinite(array)] = np.nan
         arrays.append(array)
+    if arrays and not any(np.isfinite(array).any() for array in arrays):
+        raise DataRefused(f"the {len(arrays)} views hold 0 observed cells: there is no data")
     if not arrays:
         raise DataRefused("0 views were given: give a list of at least one array (rows, columns)")
     return arrays

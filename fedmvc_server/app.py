@@ -64,7 +64,13 @@ def main(grid: Grid, context: Context) -> None:
 def _plan(given: str) -> RunPlan:
     """Read a plan file, or a plan written as JSON."""
     if given.lstrip().startswith("{"):
-        return RunPlan.parse(json.loads(given))
+        try:
+            fields = json.loads(given)
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                "run-config key 'plan' starts like JSON and is none: give a plan file's path"
+            ) from error
+        return RunPlan.parse(fields)
     return RunPlan.load(Path(given))
 
 

@@ -71,10 +71,16 @@ def simulate(
         Where there are fewer sites than ``quorum.min_sites``.
     """
     plan = plan if isinstance(plan, RunPlan) else RunPlan.parse(dict(plan))
-    views = {name: [_as_view(v) for v in site["views"]] for name, site in sites.items()}
+    views = {name: _views_of(name, site) for name, site in sites.items()}
     if not views:
         raise ConfigError("simulate was given 0 sites: give at least one")
-    schema = schema or _schema_of(views)
+    inferred = _schema_of(views)
+    if schema is not None and len(schema.view_names) != len(inferred.view_names):
+        raise ConfigError(
+            f"the sites list {len(inferred.view_names)} views, the schema has "
+            f"{len(schema.view_names)}: both need the same views in the same order"
+        )
+    schema = schema or inferred
     with tempfile.TemporaryDirectory(prefix="fedmvc-") as scratch:
         folder = Path(scratch) if backend == "ray" else None
         make = partial(_array_workers, views, schema, folder)
@@ -126,12 +132,24 @@ def site_folders(data: Path) -> list[Path]:
 def _as_view(view: Any) -> np.ndarray[Any, Any] | None:
     if view is None:
         return None
-    array = np.asarray(view, dtype=np.float64)
+    try:
+        array = np.asarray(view, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "a view is not a table of numbers: give arrays of shape (rows, columns), NaN where "
+            "missing"
+        ) from error
     if array.ndim != 2:
         raise ConfigError(
             f"a view has {array.ndim} dimensions: give arrays of shape (rows, columns)"
         )
     return array
+
+
+def _views_of(name: str, site: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
+    if not isinstance(site, Mapping) or "views" not in site:
+        raise ConfigError(f"site '{name}' has no entry 'views': give {{'views': [array, ...]}}")
+    return [_as_view(view) for view in site["views"]]
 
 
 def _schema_of(views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]]) -> DataSchema:

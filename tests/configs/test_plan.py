@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 import configs
-from configs.compatibility import check_plan, refusal
+from configs.compatibility import refusal
 from configs.errors import ConfigError
 from configs.plan import FedHKOptions, RunPlan
 
@@ -226,14 +226,4 @@ def test_averaged_centres_have_no_patient_level_privacy(aggregation):
 
 
 def test_plain_runs_are_compatible():
-    check_plan(parse())
     assert refusal("fedhk-mvfc", "median", secure_aggregation=False, mechanism="none") is None
-
-
-def test_check_plan_raises_the_reason():
-    plan = parse()
-    private = plan.model_copy(
-        update={"privacy": plan.privacy.model_copy(update={"mechanism": "gaussian"})}
-    )
-    with pytest.raises(ConfigError, match="not available in this version"):
-        check_plan(private)

@@ -155,3 +155,31 @@ def test_one_cluster_takes_everything():
     model = hkmvfc(1).fit(VIEWS)
     assert (model.membership_ == 1.0).all()
     assert model.warnings_ == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_clusters", "3"),
+        ("n_clusters", 2.5),
+        ("n_clusters", True),
+        ("n_init", 0),
+        ("max_iter", 0),
+        ("random_state", None),
+        ("random_state", -1),
+        ("tol", "small"),
+        ("tol", float("nan")),
+    ],
+)
+def test_a_parameter_out_of_range_is_named_with_its_value(name, value):
+    settings = {"n_clusters": 2, name: value}
+    with pytest.raises(ConfigError, match=f"{name} is"):
+        HKMVFC(**settings).fit([np.eye(4)])
+
+
+@pytest.mark.parametrize(
+    "views", [[[["a", "b"]]], [[[1.0], [2.0, 3.0]]], [np.full((3, 2), np.nan)]]
+)
+def test_views_that_hold_no_numbers_are_refused_in_words(views):
+    with pytest.raises(DataRefused, match=r"not a table of numbers|0 observed cells"):
+        HKMVFC(1).fit(views)
