@@ -165,14 +165,21 @@ def anderson_step(memory: Sequence[tuple[Floats, Floats]]) -> Floats | None:
         return None
     points = np.stack([x for x, _ in memory])
     images = np.stack([g for _, g in memory])
-    residuals = images - points
-    d_residuals = np.diff(residuals, axis=0).T
-    gamma = np.linalg.lstsq(d_residuals, residuals[-1], rcond=1e-8)[0]
-    candidate: Floats = images[-1] - np.diff(images, axis=0).T @ gamma
-    step = candidate - points[-1]
-    if step @ residuals[-1] < 0.0:
-        longest = REFLECTION_LIMIT * np.linalg.norm(residuals[-1])
-        candidate = points[-1] - step * min(1.0, float(longest / np.linalg.norm(step)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        residuals = images - points
+        d_residuals = np.diff(residuals, axis=0).T
+    if not np.isfinite(d_residuals).all():
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            gamma = np.linalg.lstsq(d_residuals, residuals[-1], rcond=1e-8)[0]
+        except np.linalg.LinAlgError:
+            return None
+        candidate: Floats = images[-1] - np.diff(images, axis=0).T @ gamma
+        step = candidate - points[-1]
+        if step @ residuals[-1] < 0.0:
+            longest = REFLECTION_LIMIT * np.linalg.norm(residuals[-1])
+            candidate = points[-1] - step * min(1.0, float(longest / np.linalg.norm(step)))
     return candidate if np.isfinite(candidate).all() else None
 
 
@@ -212,7 +219,8 @@ class FixedPointDriver:
         acceleration: str = "none",
         stages: tuple[float, ...] = (1.0,),
     ) -> None:
-        if max_evaluations < STAGE_LIMIT * len(stages):
+        self.annealing_left_out = len(stages) > 1 and max_evaluations < STAGE_LIMIT * len(stages)
+        if self.annealing_left_out:
             stages = stages[-1:]
         self.shapes = [c.shape[1:] for c in centers]
         self.active = active
@@ -303,7 +311,8 @@ class FixedPointDriver:
     def restart_histories(self, held: NDArray[np.bool_]) -> None:
         """Forget objective values: the set of records behind the sums has changed.
 
-        A start that had converged did so on other records: it goes on from where it is.
+        A start that had converged did so on other records: it goes on from where it is. One that
+        was dropped stays out, and its J over more records is forgotten with the rest.
 
         Parameters
         ----------
@@ -317,15 +326,20 @@ class FixedPointDriver:
                 value = getattr(start, name)
                 if value is not None:
                     setattr(start, name, self._pack(*self._unpack(value, before)))
+            start.history.clear()
+            start.forget()
             if start.status != "dropped":
                 start.status = "running"
-                start.history.clear()
-                start.forget()
 
     @property
     def best(self) -> int:
-        """Number of the start with the smallest J; the first of those that agree within ``tol``."""
-        return first_among_best(self._objectives, self.tol)
+        """Number of the start with the smallest J; the first of those that agree within ``tol``.
+
+        A dropped start is never the best: the one it lost to is still there.
+        """
+        kept = [i for i, s in enumerate(self.starts) if s.status != "dropped"]
+        objectives = self._objectives
+        return kept[first_among_best([objectives[i] for i in kept], self.tol)]
 
     @property
     def converged(self) -> bool:
@@ -336,7 +350,7 @@ class FixedPointDriver:
     def objective(self) -> float | None:
         """Smallest J of any start, None before the first evaluation of the last stage."""
         least = min(self._objectives)
-        return least if np.isfinite(least) else None
+        return least if least < np.inf else None
 
     @property
     def _objectives(self) -> list[float]:

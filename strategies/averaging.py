@@ -67,6 +67,13 @@ class AveragingDriver:
     tol : float
         Eq. 71's epsilon, and the relative change of J.
     max_rounds : int
+
+    Attributes
+    ----------
+    weights : dict of str to ndarray of shape (R',)
+        Each site's weight in the last round, one for each start that was asked.
+    best_weights : dict of str to float
+        The same for the best of the starts asked.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class AveragingDriver:
         self.objectives = np.full(n_starts, np.inf)
         self.settled = np.zeros(n_starts, dtype=bool)
         self.weights: dict[str, Floats] = {}
+        self.best_weights: dict[str, float] = {}
         self._rows: dict[str, dict[int, NDArray[np.int64]]] = {}
 
     @property
@@ -124,6 +132,11 @@ class AveragingDriver:
             np.ones(starts.shape[0]),
         )
 
+    def restart(self) -> None:
+        """Forget every J and go on with every start: the set of sites behind J has changed."""
+        self.objectives[:] = np.inf
+        self.settled[:] = False
+
     def rows(self, site: str, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Global clusters that a site with fewer of them works on, (R', c'); (R', 0): all."""
         known = self._rows.get(site)
@@ -155,6 +168,8 @@ class AveragingDriver:
         new_weights = on_simplex(combined, query.view_weights)
         self._move(query, new_centers, new_weights, models)
         self.weights = {name: weights[i] for i, name in enumerate(names)}
+        leader = first_among_best(self.objectives[query.starts], self.tol)
+        self.best_weights = {name: float(w[leader]) for name, w in self.weights.items()}
 
     def _combine(self, values: Floats, weights: Floats, previous: Floats) -> Floats:
         if self.aggregation == "median":

@@ -284,6 +284,7 @@ class FedHKStrategy(FederatedStrategy):
             tol=self.plan.tol,
             max_rounds=self.plan.max_rounds,
         )
+        present = self.sites
         for number in range(1, self.plan.max_rounds + 1):
             if driver.done:
                 break
@@ -307,19 +308,17 @@ class FedHKStrategy(FederatedStrategy):
                     site_clusters=self._site_clusters,
                 ),
             )
+            if self.sites != present:
+                present = self.sites
+                driver.restart()
             driver.advance(
                 query, {s: site_model(r, setup.views.held[s]) for s, r in replies.items()}
-            )
-            best = (
-                int(np.flatnonzero(query.starts == driver.best)[0])
-                if driver.best in query.starts
-                else 0
             )
             self.record_round(
                 number,
                 driver.objective,
                 driver.view_weights[driver.best].tolist(),
-                {s: float(w[best]) for s, w in driver.weights.items()},
+                driver.best_weights,
             )
         self._keep(setup, *driver.solution(), driver.converged)
 

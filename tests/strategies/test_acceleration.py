@@ -352,6 +352,33 @@ def test_after_a_site_left_converged_starts_are_measured_again():
     assert_never_rises(chosen.objective_history)
 
 
+def test_a_dropped_start_is_not_chosen_by_its_objective_over_other_records():
+    """J rises when a view leaves and the others' weights grow: the old J looked the best."""
+    chosen = driver([[12.0], [1.0]], acceleration="none", tol=1e-9)
+    while chosen.starts[0].status == "running":
+        query = chosen.query()
+        chosen.advance(query, sums_of(query, into_basin, two_basins))
+    assert chosen.starts[0].status == "dropped"
+    assert chosen.starts[1].status == "running"
+    chosen.restart_histories(ONE_VIEW)
+    assert chosen.objective is None
+    assert chosen.best == 1
+    while not chosen.done:
+        query = chosen.query()
+        assert query.starts.tolist() == [1]
+        chosen.advance(query, sums_of(query, into_basin, lambda x: 100.0 * two_basins(x)))
+    assert [s.status for s in chosen.starts] == ["dropped", "converged"]
+    assert chosen.best == 1
+    assert chosen.converged
+    assert chosen.objective == pytest.approx(100.0)
+
+
+def test_a_direction_that_cannot_be_solved_for_is_none():
+    huge = [(np.zeros(2), np.full(2, s * 1e308)) for s in (-1.0, 1.0, -1.0)]
+    assert anderson_step(huge) is None
+    assert anderson_step([(np.zeros(1), np.ones(1)), (np.zeros(1), np.array([np.nan]))]) is None
+
+
 def test_a_view_that_nobody_holds_any_more_loses_its_weight_and_keeps_its_centres():
     chosen = FixedPointDriver(
         [np.full((1, 1, 1), 3.0), np.full((1, 1, 1), 4.0)],

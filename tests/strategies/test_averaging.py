@@ -167,6 +167,51 @@ def test_stops_at_max_rounds_unconverged():
     assert not chosen.converged
 
 
+def two_starts(first, second, objectives):
+    """Return one site's models of two starts, every centre at `first` and at `second`."""
+    model = site()
+    model.centers = [np.stack([np.full((2, 1), float(x)) for x in (first, second)])] * 2
+    model.view_weights = np.full((2, 2), 0.5)
+    model.objective = np.array(objectives, dtype=float)
+    model.partition_coefficient = model.agreement = np.ones(2)
+    return model
+
+
+def test_a_settled_start_is_measured_again_after_a_site_left():
+    """Its J over two sites is larger than any J over one: it once lost to a worse start."""
+    chosen = driver(n_starts=2, tol=1e-3)
+    for places, objectives in (((1, 1), (5, 6)), ((1, 2), (5, 5.8))):
+        model = two_starts(*places, objectives)
+        chosen.advance(chosen.query(), {"a": model, "b": model})
+    assert chosen.settled.tolist() == [True, False]
+    query = chosen.query()
+    assert query.starts.tolist() == [1]
+    chosen.restart()
+    chosen.advance(query, {"a": site((3, 3), (3, 3), objective=5.7)})
+    assert not chosen.done
+    assert chosen.query().starts.tolist() == [0, 1]
+    chosen.advance(chosen.query(), {"a": two_starts(1, 4, (5, 5.6))})
+    assert chosen.best == 0
+    assert chosen.objective == 5.0
+
+
+def test_the_weights_told_are_those_of_the_best_start_asked():
+    chosen = driver("nmi_softmax", n_starts=2)
+    models = {"a": two_starts(1, 1, (5, 3)), "b": two_starts(1, 1, (5, 3))}
+    models["a"].agreement = np.array([0.0, 1.0])
+    models["b"].agreement = np.array([1.0, 0.0])
+    chosen.advance(chosen.query(), models)
+    assert chosen.best == 1
+    assert chosen.best_weights == {n: float(w[1]) for n, w in chosen.weights.items()}
+    assert chosen.best_weights["a"] > 0.8
+    # the best start has settled: of those asked, the other one's weights count
+    chosen.settled[1] = True
+    one = {n: site((2, 2), agreement=q, objective=9.0) for n, q in (("a", 1.0), ("b", 0.5))}
+    chosen.advance(chosen.query(), one)
+    assert chosen.best == 1
+    assert chosen.best_weights == {n: float(w[0]) for n, w in chosen.weights.items()}
+
+
 def test_settled_starts_are_asked_no_more_and_the_best_one_is_returned():
     """Start 0 does not move at all, start 1 does and ends worse."""
     chosen = driver(n_starts=2)
