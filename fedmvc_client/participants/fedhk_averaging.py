@@ -198,12 +198,15 @@ def blend(
     """``gamma A_global + (1 - gamma) A_local``, ``rho V_global + (1 - rho) V_local`` (Eqs. 63-64).
 
     "adaptive" takes ``J(local) / (J(local) + J(global))`` on the site's own records: the better the
-    local model does there, the more of it is kept.
+    local model does there, the more of it is kept. Both J weigh the views that vary at the site
+    alone: weight on a view that the site lacks would lower the broadcast's J for nothing.
     """
     adaptive = np.ones(broadcast[1].shape[0])
     if "adaptive" in (chosen.gamma, chosen.rho):
         objectives = []
-        for centers, weights in (broadcast, local):
+        _, active = own_share(prepared)
+        for centers, view_weights in (broadcast, local):
+            weights = on_active(view_weights, active)
             sums = heat_kernel_pass(prepared, list(centers), weights, **options)
             objectives.append(
                 sums.objective(weights, options["holding_share"], options["view_exponent"])

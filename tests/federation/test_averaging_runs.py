@@ -234,6 +234,22 @@ def test_the_adaptive_blend_lies_between():
         assert 0.0 < top / bottom <= 0.5 + 1e-9
 
 
+def test_the_adaptive_blend_of_a_site_that_lacks_a_view_measures_the_views_it_has():
+    """Weight on a view it lacks once made the broadcast look good there: gamma was .94."""
+    sites = {name: {"views": list(site["views"])} for name, site in UNEVEN.items()}
+    sites["site-01"]["views"][1] = None
+    options = {"aggregation": "exact", "heat_kernel": "one", "local_iterations": 5, "max_rounds": 8}
+    blended, local = (
+        simulate(plan_of(3, gamma=gamma, rho=1.0, **options), sites) for gamma in ("adaptive", 0.0)
+    )
+    kept = blended.site_results["site-01"]
+    found, near = kept.personal_model.centers[0], blended.model.centers[0]
+    far = local.site_results["site-01"].personal_model.centers[0]
+    gamma = float(((found - far) * (near - far)).sum() / ((near - far) ** 2).sum())
+    assert 0.0 < gamma <= 0.5 + 1e-9
+    assert kept.personal_model.view_weights.tolist() == blended.model.view_weights.tolist()
+
+
 @pytest.mark.parametrize("aggregation", ["weighted", "nmi_softmax", "median"])
 def test_blended_rounds_still_end(aggregation):
     gaps, result = personal_gaps(aggregation, gamma=0.7, rho="adaptive")
