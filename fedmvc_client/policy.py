@@ -6,7 +6,7 @@ from configs.errors import PolicyRefused
 from configs.plan import RunPlan
 from configs.site import Policy
 
-__all__ = ["enforce_cohort", "enforce_plan"]
+__all__ = ["enforce_cohort", "enforce_plan", "enforce_view"]
 
 
 def enforce_plan(site: str, policy: Policy, plan: RunPlan) -> None:
@@ -47,4 +47,20 @@ def enforce_cohort(site: str, policy: Policy, n_rows: int) -> None:
         raise PolicyRefused(
             f"site '{site}' has {n_rows} rows; policy.min_cohort is {policy.min_cohort}: "
             "lower it or leave the run"
+        )
+
+
+def enforce_view(site: str, min_cell: int, view: str, n_holding: int) -> None:
+    """Refuse to send the moments of a view that fewer than ``policy.min_cell`` records hold.
+
+    A view that no record holds has no moments and is no reason to refuse.
+
+    Raises
+    ------
+    PolicyRefused
+    """
+    if 0 < n_holding < min_cell:
+        raise PolicyRefused(
+            f"site '{site}' has {n_holding} records that hold view '{view}'; policy.min_cell is "
+            f"{min_cell}: leave the view out of [data], lower it or leave the run"
         )

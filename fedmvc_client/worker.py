@@ -163,7 +163,13 @@ class SiteWorker:
         records = self._load()
         device = self.source.device
         participant = FedHKParticipant(
-            plan, request.run_id, self.site, records, device.device, device.dtype
+            plan,
+            request.run_id,
+            self.site,
+            records,
+            device.device,
+            device.dtype,
+            min_cell=self.source.policy.min_cell,
         )
         reply = participant.prepare(request)
         self._participants[request.run_id] = participant

@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.participants.fedhk_averaging import LocalModels, personal_model
+from fedmvc_client.participants.fedhk_checks import (
+    check_finish,
+    check_prepare,
+    check_round,
+    check_seed,
+    site_clusters,
+)
+from fedmvc_client.policy import enforce_view
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
@@ -37,6 +45,9 @@ from strategies.messages import (
 
 Floats = NDArray[np.float64]
 
+#: Beyond this many records a random sample of them is clustered for the starting centres.
+_SEED_ROWS = 20_000
+
 
 class FedHKParticipant:
     """One site in one run of FedHK-MVFC.
@@ -48,10 +59,20 @@ class FedHKParticipant:
     records : Records
     device, dtype : str
         As in :mod:`fedmvc_client.solvers.devices`.
+    min_cell : int
+        Fewest records that a proposed centre, or a view's moments, may stand for.
     """
 
     def __init__(
-        self, plan: RunPlan, run_id: str, site: str, records: Records, device: str, dtype: str
+        self,
+        plan: RunPlan,
+        run_id: str,
+        site: str,
+        records: Records,
+        device: str,
+        dtype: str,
+        *,
+        min_cell: int,
     ) -> None:
         self.plan = plan
         self.run_id = run_id
@@ -59,6 +80,9 @@ class FedHKParticipant:
         self.records = records
         self.n_rows = len(records.ids)
         self._device, self._dtype = device, dtype
+        self._min_cell = min_cell
+        self._last_round = 0
+        self._names: tuple[str, ...] = ()
         self._protection = protection_for(plan)
         encoding = plan.fedhk.encoding
         self._coder = ChangeCoder(encoding) if encoding in LIMITS else None
@@ -72,7 +96,16 @@ class FedHKParticipant:
     # -- before round 1 ----------------------------------------------------------------------
 
     def prepare(self, request: PrepareRequest) -> PrepareReply:
-        """Count records and missing cells and sum the moments of each view."""
+        """Count records and missing cells and sum the moments of each view.
+
+        Raises
+        ------
+        ProtocolError
+        PolicyRefused
+            Where fewer than ``min_cell`` records hold a view.
+        """
+        check_prepare(request)
+        self._names = request.views
         self._dims = [int(d) for d in request.n_columns]
         self._views = [self.records.views.get(name) for name in request.views]
         for name, view, dim in zip(request.views, self._views, self._dims, strict=True):
@@ -81,10 +114,11 @@ class FedHKParticipant:
                     f"the server counts {dim} columns in view '{name}', this site {view.shape[1]}"
                 )
         holding, partly, moments = [], [], []
-        for view, dim in zip(self._views, self._dims, strict=True):
+        for name, view, dim in zip(self._names, self._views, self._dims, strict=True):
             values = np.empty((0, dim)) if view is None else view
             observed = np.isfinite(values).sum(axis=1)
             holding.append(int((observed > 0).sum()))
+            enforce_view(self.site, self._min_cell, name, holding[-1])
             partly.append(int(((observed > 0) & (observed < dim)).sum()))
             moments.append(Moments.of(values))
         return PrepareReply(
@@ -92,9 +126,12 @@ class FedHKParticipant:
         )
 
     def seed(self, request: SeedRequest) -> SeedReply:
-        """Scale the records, sum their spread, and propose starting centres where asked."""
-        if len(request.scaling) != len(self._views) or not self._views:
-            raise ProtocolError("seed came before prepare or with another number of views")
+        """Scale the records, sum their spread, and propose starting centres where asked.
+
+        A centre of fewer than ``min_cell`` records is close to a single one: it stays here, and
+        the pooled mean with count 0 takes its place.
+        """
+        check_seed(self.plan, self.site, request, self._dims)
         self._prepared = PreparedViews(
             self._views,
             request.scaling,
@@ -114,14 +151,32 @@ class FedHKParticipant:
                 request.seed,
                 view_spread=request.view_spread,
                 mean=request.mean,
+                max_rows=_SEED_ROWS,
             )
         self._own_seeds = tuple(centers)
+        if self._min_cell > 1:
+            drawn = counts * (min(self.n_rows, _SEED_ROWS) / self.n_rows)
+            few = np.rint(drawn) < self._min_cell
+            counts = np.where(few, 0.0, counts)
+            centers = [
+                np.where(few[:, :, None], mean, a)
+                for a, mean in zip(centers, request.mean, strict=True)
+            ]
         return SeedReply(self.run_id, tuple(centers), counts, tuple(spread_sums(self._prepared)))
 
     # -- rounds ------------------------------------------------------------------------------
 
     def round(self, request: RoundRequest) -> StatisticsReply | CodedStatistics | LocalModelReply:
-        """Answer one round of the plan's aggregation."""
+        """Answer one round of the plan's aggregation.
+
+        Raises
+        ------
+        ProtocolError
+            Where the round is not one of the plan's (see `check_round`).
+        """
+        self._ready()
+        check_round(self.plan, self.site, request, self._dims, self._last_round)
+        self._last_round = request.round
         if self.plan.fedhk.aggregation == "exact":
             return self._statistics(request)
         return self._local_models().reply(self.run_id, request)
@@ -140,7 +195,7 @@ class FedHKParticipant:
             self._averaging = LocalModels(
                 self.plan,
                 prepared,
-                self.plan.fedhk.local_clusters.get(self.site, self.plan.n_clusters),
+                site_clusters(self.plan, self.site),
                 self._own_seeds,
             )
         return self._averaging
@@ -189,6 +244,7 @@ class FedHKParticipant:
         the :class:`SiteResult`.
         """
         prepared, _ = self._ready()
+        check_finish(self.plan, request, self._names, self._dims)
         model = request.model
         centers = model.scaled_centers
         options: dict[str, Any] = {
@@ -206,15 +262,16 @@ class FedHKParticipant:
             bandwidth=model.bandwidth[None],
             **options,
         )
-        mean_membership, dispersion = self._protection.protect(
-            0, [membership.mean(axis=0), sums.dispersion[0]]
+        coefficient = (membership**2).sum(axis=1).mean()
+        mean_membership, dispersion, partition = self._protection.protect(
+            0, [membership.mean(axis=0), sums.dispersion[0], np.array([coefficient])]
         )
         reply = FinishReply(
             self.run_id,
             self.n_rows,
             dispersion,
             mean_membership,
-            float((membership**2).sum(axis=1).mean()),
+            float(partition[0]),
         )
         result = SiteResult(
             self.records.ids,
