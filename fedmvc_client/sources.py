@@ -80,6 +80,10 @@ class Source(Protocol):
         """Keep a run's results at the site."""
         ...
 
+    def finished(self, run_id: str) -> bool:
+        """Say whether a run's results are already kept."""
+        ...
+
     def result(self, run_id: str) -> SiteResult | None:
         """Return a run's results; None where the run left none."""
         ...
@@ -170,6 +174,10 @@ class FolderSource:
 
         write_results(self.folder / "results" / run_id, result)
 
+    def finished(self, run_id: str) -> bool:
+        """Say whether ``results/RUN_ID`` is there."""
+        return (self.folder / "results" / run_id).exists()
+
     def result(self, run_id: str) -> SiteResult | None:
         """Read ``results/RUN_ID``."""
         from fedmvc_client.results import read_results
@@ -256,6 +264,12 @@ class ArraySource:
         from fedmvc_client.results import write_results
 
         write_results(self._folder / self.name / run_id, result)
+
+    def finished(self, run_id: str) -> bool:
+        """Say whether `save` kept results of the run."""
+        if self._folder is None:
+            return run_id in self._results
+        return (self._folder / self.name / run_id).exists()
 
     def result(self, run_id: str) -> SiteResult | None:
         """Return what `save` kept."""

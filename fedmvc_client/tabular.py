@@ -23,6 +23,7 @@ from pyarrow import csv, parquet
 from configs.errors import DataRefused
 from configs.schema import ColumnSchema, ViewSchema
 from configs.site import Dialect
+from fedmvc_client.faults import reason
 
 __all__ = ["ViewTable", "read_view"]
 
@@ -106,7 +107,7 @@ def read_view(
     except FileNotFoundError:
         raise source.refuse("its file does not exist: check [data] in site.toml") from None
     except OSError as error:
-        raise source.refuse(f"its file cannot be read ({error.strerror})") from None
+        raise source.refuse(f"its file cannot be read ({reason(error)})", str(error)) from None
     if table.num_rows == 0:
         raise source.refuse("its file has columns but no row: give it at least one record")
     cells = _Cells(source, dialect, where)
@@ -229,8 +230,13 @@ def _read_parquet(
         with parquet.ParquetFile(source.path) as file:
             _check_names(source, file.schema_arrow.names, view, id_column)
             table = file.read()
-    except pa.ArrowException:
-        raise source.refuse("its file is not a readable Parquet file: write it again") from None
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's refusal, not the file's content
+        raise source.refuse(
+            "its file is not a readable Parquet file: write it again", str(error)
+        ) from None
     return table, lambda row: f"row {row + 1}"
 
 

@@ -23,6 +23,7 @@ from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolErro
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
+from fedmvc_client.faults import reason
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.policy import enforce_cohort, enforce_plan
 from fedmvc_client.sources import ArraySource, FolderSource, Records, SiteResult, Source
@@ -47,6 +48,8 @@ log = logging.getLogger("fedmvc.site")
 
 #: Runs kept in memory at once; an older one is set up again from the state folder when asked.
 _RUNS_IN_MEMORY = 2
+#: Runs whose set-up stays on disk; the oldest goes when another begins.
+_RUNS_ON_DISK = 8
 #: Set-up requests kept on disk until the run is finished, in the order they are replayed.
 _SET_UP = ("hello", "prepare", "seed")
 #: What a site carries from round to round besides, where the plan blends it with the broadcast.
@@ -91,7 +94,7 @@ class SiteWorker:
             return self._refuse(error)
         except OSError as error:
             sentence = (
-                f"site '{self.site}' cannot use its own folder ({error.strerror}): check that its "
+                f"site '{self.site}' cannot use its own folder ({reason(error)}): check that its "
                 "state and results can be written"
             )
             return self._refuse(ConfigError(sentence, local_detail=str(error)))
@@ -108,15 +111,15 @@ class SiteWorker:
     def _answer(self, message: Message, body: bytes) -> Message:
         if isinstance(message, HelloRequest):
             reply = self._hello(message)
-            self._remember(message.run_id, "hello", body)
+            self._begin(message, body)
             return reply
         if isinstance(message, PrepareRequest):
             prepared = self._prepare(message)
-            self._remember(message.run_id, "prepare", body)
+            self._keep(message.run_id, "prepare.bin", body)
             return prepared
         if isinstance(message, SeedRequest):
             seeds = self._participant(message.run_id, message.plan_id, "seed").seed(message)
-            self._remember(message.run_id, "seed", body)
+            self._keep(message.run_id, "seed.bin", body)
             return seeds
         if isinstance(message, RoundRequest):
             return self._round(message)
@@ -136,12 +139,23 @@ class SiteWorker:
         _check_run_id(request.run_id)
         plan = self._read_plan(request)
         enforce_plan(self.site, self.source.policy, plan)
+        self._refuse_finished(request.run_id)
+        known = self._plans.get(request.run_id)
+        if known is not None and known.plan_id != plan.plan_id:
+            self._participants.pop(request.run_id, None)
         self._plans[request.run_id] = plan
-        self._participants.pop(request.run_id, None)
+        self._plans.move_to_end(request.run_id)
         while len(self._plans) > _RUNS_IN_MEMORY:
             oldest, _ = self._plans.popitem(last=False)
             self._participants.pop(oldest, None)
         return HelloReply(request.run_id, self.site, _version(), self.source.describe())
+
+    def _refuse_finished(self, run_id: str) -> None:
+        """Results are written once: whoever comes again with their run id is refused."""
+        if self.source.finished(run_id):
+            raise ProtocolError(
+                f"site '{self.site}' already has results of run {run_id[:8]}: start another run"
+            )
 
     def _read_plan(self, request: HelloRequest) -> RunPlan:
         try:
@@ -194,6 +208,7 @@ class SiteWorker:
 
     def _finish(self, request: FinishRequest) -> FinishReply:
         participant = self._participant(request.run_id, request.plan_id, "finish")
+        self._refuse_finished(request.run_id)
         reply, result = participant.finish(request)
         self.source.save(request.run_id, result)
         self.forget(request.run_id)
@@ -218,6 +233,13 @@ class SiteWorker:
 
     def _participant(self, run_id: str, plan_id: str, action: str) -> FedHKParticipant:
         self._plan(run_id, plan_id)
+        folder = self._run_folder(run_id)
+        if (
+            run_id not in self._participants
+            and folder is not None
+            and (folder / "prepare.bin").is_file()
+        ):
+            self._replay(run_id)  # a restarted worker that met the run's hello first
         if run_id not in self._participants:
             raise ProtocolError(f"site '{self.site}' was sent {action} before prepare")
         return self._participants[run_id]
@@ -229,15 +251,16 @@ class SiteWorker:
         _check_run_id(run_id)
         return state / "runs" / run_id
 
-    def _remember(self, run_id: str, action: str, body: bytes) -> None:
-        """Keep a set-up request for a restarted worker; another hello ends what came before."""
-        folder = self._run_folder(run_id)
+    def _begin(self, request: HelloRequest, body: bytes) -> None:
+        """Keep a hello for a restarted worker; one of another plan ends what came before."""
+        folder = self._run_folder(request.run_id)
         if folder is None:
             return
-        known = folder / f"{action}.bin"
-        if action == "hello" and known.is_file() and known.read_bytes() != body:
+        known = folder / "hello.bin"
+        if known.is_file() and _plan_id_of(known.read_bytes()) != request.plan_id:
             shutil.rmtree(folder)
-        self._keep(run_id, known.name, body)
+        self._keep(request.run_id, known.name, body)
+        _keep_newest(folder)
 
     def _keep(self, run_id: str, name: str, body: bytes) -> None:
         """Write one file of a run's folder, durable before the reply leaves."""
@@ -264,7 +287,7 @@ class SiteWorker:
                 body = path.read_bytes()
                 self._answer(from_bytes(body), body)
         local = folder / _LOCAL_MODELS
-        if local.is_file():
+        if local.is_file() and run_id in self._participants:
             with np.load(local, allow_pickle=False) as arrays:
                 self._participants[run_id].restore({name: arrays[name] for name in arrays.files})
 
@@ -304,6 +327,23 @@ def _check_run_id(run_id: str) -> None:
     """Refuse ids that could name a path: run ids are UUIDs in hexadecimal form."""
     if not (8 <= len(run_id) <= 64) or not all(ch in "0123456789abcdef-" for ch in run_id):
         raise ProtocolError("the run id is not a UUID")
+
+
+def _plan_id_of(body: bytes) -> str | None:
+    """Return the plan of a hello kept on disk; None where it cannot be read."""
+    try:
+        message = from_bytes(body)
+    except ProtocolError:
+        return None
+    return message.plan_id if isinstance(message, HelloRequest) else None
+
+
+def _keep_newest(folder: Path) -> None:
+    """Delete the oldest run folders beside this one, so that `_RUNS_ON_DISK` stay."""
+    others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
+    others.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for old in others[: max(len(others) + 1 - _RUNS_ON_DISK, 0)]:
+        shutil.rmtree(old)
 
 
 def _version() -> str:
