@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,6 +99,12 @@ def _print_report(report: dict[str, Any]) -> None:
 def worker(
     socket: Annotated[Path, typer.Option(help="Unix socket to serve (made with mode 0660).")],
     site: SiteOption = Path("."),
+    allow_uid: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, help="Numeric id of a user that may ask, beside this one; repeat for several."
+        ),
+    ] = None,
 ) -> None:
     """Serve this site's data to its own ClientApp over a unix socket until stopped.
 
@@ -108,14 +115,20 @@ def worker(
     from fedmvc_client.worker import folder_worker
 
     served = folder_worker(site)
-    serve_worker(
+    ended = serve_worker(
         served,
         socket,
+        allowed_uids=allow_uid or (),
         ready=lambda: log.info(
             "site '%s': the worker answers at %s; Ctrl-C ends it", served.site, socket
         ),
     )
-    log.info("site '%s': the worker has ended", served.site)
+    if ended:
+        log.info("site '%s': the worker has ended", served.site)
+        return
+    log.warning("site '%s': the worker has ended and broke off a request", served.site)
+    logging.shutdown()
+    os._exit(0)  # an exit that waits for the request's threads would last as long as it does
 
 
 @app.command()

@@ -36,7 +36,7 @@ _SENTENCES = {
     FrameStatus.MESSAGE: "the worker replied",
     FrameStatus.FORBIDDEN: (
         "the worker of this site does not take requests from this user: "
-        "list the user's uid when the worker starts"
+        "start fedmvc-client worker with --allow-uid and the user's number"
     ),
     FrameStatus.TOO_LARGE: (
         "the worker of this site refused a request above its size limit: "

@@ -32,6 +32,8 @@ _MAX_PATH = 100  # the system's limit is 108 bytes
 _FOLDER_MODE = 0o750
 _BACKLOG = 16
 _SIGNAL_POLL = 0.1
+#: Seconds that a request being computed gets when the service ends.
+_GRACE = 10.0
 
 
 class WorkerServer:
@@ -86,7 +88,8 @@ class WorkerServer:
     def serve(self) -> None:
         """Answer requests until :meth:`stop`; then remove the socket.
 
-        A request that is being answered when :meth:`stop` is called still gets its reply.
+        A request that is being answered when :meth:`stop` is called still gets its reply, where
+        the process lives as long (see :func:`serve_worker`).
         """
         try:
             with selectors.DefaultSelector() as selector:
@@ -112,6 +115,10 @@ class WorkerServer:
         self._listener.close()
         self._wake_reader.close()
         self._wake_writer.close()
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the socket's file; a request that is being answered goes on."""
         with contextlib.suppress(FileNotFoundError):
             # Only our own: another worker may have taken the path over since.
             if os.stat(self._path).st_ino == self._inode:
@@ -157,7 +164,8 @@ def serve_worker(
     max_bytes: int = MAX_BYTES,
     ready: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
-) -> None:
+    grace: float = _GRACE,
+) -> bool:
     """Serve one worker, or several side by side, until SIGTERM, SIGINT or `stop`.
 
     Parameters
@@ -173,6 +181,14 @@ def serve_worker(
         Called once, when every socket listens.
     stop : threading.Event, optional
         Ends the service when set. Signals are only handled in the main thread.
+    grace : float
+        Seconds that the requests being answered then may still take together.
+
+    Returns
+    -------
+    bool
+        True where every request got its reply; False where one was still computing when `grace`
+        was over: its thread is left behind, and the process should exit without waiting for it.
 
     Raises
     ------
@@ -200,7 +216,7 @@ def serve_worker(
                     )
                 )
             for server in servers:
-                thread = threading.Thread(target=_serve_or_stop, args=(server, stop))
+                thread = threading.Thread(target=_serve_or_stop, args=(server, stop), daemon=True)
                 thread.start()
                 threads.append(thread)
             if ready is not None:
@@ -210,10 +226,15 @@ def serve_worker(
         finally:
             for server in servers:
                 server.stop()
+            deadline = time.monotonic() + grace
             for thread in threads:
-                thread.join()
+                thread.join(max(deadline - time.monotonic(), 0.0))
+            for server, thread in zip(servers, threads, strict=False):
+                if thread.is_alive():
+                    server.remove()
             for server in servers[len(threads) :]:
                 server.close()
+    return not any(thread.is_alive() for thread in threads)
 
 
 def serve_sites(

@@ -1,11 +1,16 @@
+import contextlib
 import signal
 import stat
 import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from configs.errors import TransportError
 from configs.plan import RunPlan
 from fedmvc_client.cli import app as client
 from fedmvc_client.relay import SocketRelay
@@ -93,6 +98,77 @@ def test_worker_serves_refuses_and_ends(start, sites, tmp_path):
     assert f"  {site / 'ecg.csv'}" in lines
     assert lines[-1].endswith("site 'st-anna': the worker has ended")
     assert all(LOG_LINE.match(line) or line.startswith("  ") for line in lines)
+
+
+def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(tmp_path):
+    """The command itself, its site one that computes without end, on a pool's threads."""
+    socket = tmp_path / "run" / "w.sock"
+    code = (
+        "import sys, time, types\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import fedmvc_client.worker as worker\n"
+        "from fedmvc_client import cli, socket_server\n"
+        "class Endless:\n"
+        "    site = 'st-anna'\n"
+        "    def handle(self, body):\n"
+        "        print('asked', flush=True)\n"
+        "        with ThreadPoolExecutor(2) as pool:\n"
+        "            list(pool.map(time.sleep, [60.0, 60.0]))\n"
+        "serve = socket_server.serve_worker\n"
+        "socket_server.serve_worker = lambda *a, **k: serve(*a, **k, grace=0.5)\n"
+        "worker.folder_worker = lambda site: Endless()\n"
+        "sys.argv = ['fedmvc-client', 'worker', '--socket', sys.argv[1]]\n"
+        "sys.exit(cli.main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(socket)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not socket.exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+        def asking():
+            with contextlib.suppress(TransportError):
+                SocketRelay(socket).ask(b"x", 60.0)
+
+        asker = threading.Thread(target=asking)
+        asker.start()
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=15)
+        asker.join(10)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert not socket.exists()
+    assert err.rstrip().endswith("site 'st-anna': the worker has ended and broke off a request")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [((), ()), (("--allow-uid", "4711", "--allow-uid", "12"), (4711, 12))],
+)
+def test_worker_takes_the_users_it_is_told(sites, tmp_path, monkeypatch, options, expected):
+    given = {}
+
+    def serve(worker, path, **keywords):
+        given.update(keywords)
+        return True
+
+    monkeypatch.setattr("fedmvc_client.socket_server.serve_worker", serve)
+    site = sites / "st-anna"
+    ended = call(client, "worker", "--socket", tmp_path / "w", "--site", site, *options)
+
+    assert ended.code == 0
+    assert tuple(given["allowed_uids"]) == expected
 
 
 def test_worker_says_when_its_folder_is_open_to_others(sites, tmp_path):

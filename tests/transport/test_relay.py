@@ -131,7 +131,7 @@ def test_another_user_is_refused(serve, echo_worker, monkeypatch):
     path = serve(echo_worker())
     monkeypatch.setattr(socket_server, "peer_uid", lambda connection: os.getuid() + 1)
 
-    with pytest.raises(TransportError, match="does not take requests from this user"):
+    with pytest.raises(TransportError, match=r"this user: .* --allow-uid"):
         SocketRelay(path).ask(b"hello", 5.0)
 
 
@@ -277,6 +277,46 @@ def test_a_signal_stops_a_worker_cleanly_after_its_reply(folder, number):
             process.kill()
     assert replies == [b"hello"]
     assert not path.exists()
+
+
+def test_a_request_that_takes_too_long_does_not_hold_the_end_up(folder):
+    path = folder / "worker.sock"
+    released = threading.Event()
+
+    class Busy:
+        site = "st-anna"
+
+        def handle(self, body):
+            asked.set()
+            released.wait(30)
+            return body
+
+    asked, stop, ended = threading.Event(), threading.Event(), []
+    serving = threading.Thread(
+        target=lambda: ended.append(
+            socket_server.serve_worker(Busy(), path, stop=stop, grace=0.2, ready=ready.set)
+        )
+    )
+    ready = threading.Event()
+    serving.start()
+    assert ready.wait(5)
+    replies = []
+    asking = threading.Thread(
+        target=lambda: replies.append(SocketRelay(path).ask(b"hello", 20.0)), daemon=True
+    )
+    asking.start()
+    assert asked.wait(5)
+    try:
+        started = time.monotonic()
+        stop.set()
+        serving.join(5)
+        assert time.monotonic() - started < 2
+        assert ended == [False]
+        assert not path.exists()
+    finally:
+        released.set()
+    asking.join(5)
+    assert replies == [b"hello"]  # where the process lives on, so does the request
 
 
 def test_several_workers_have_a_socket_each(folder, echo_worker):
