@@ -1,7 +1,9 @@
 """The seam between a site's sums and the messages that carry them away.
 
-Every array that a site releases passes a :class:`Protection` first. Today there is one, which
-changes nothing; secure aggregation and differential privacy take its place, the callers stay.
+The sums of every round of an exact aggregation and of the finish pass a :class:`Protection` before
+they leave. What a site sends before round 1 (counts, moments, proposed centres, spread sums) and
+the local models of the averaging aggregations do not. Today there is one protection, which changes
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ class Protection(Protocol):
     """What is done to the sums of one exchange before they leave."""
 
     def protect(self, exchange: int, sums: Sequence[Floats]) -> tuple[Floats, ...]:
-        """Return what may leave in place of ``sums``, same shapes."""
+        """Return what may leave in place of ``sums``, same shapes.
+
+        Parameters
+        ----------
+        exchange : int
+            Number of the round; 0 for the finish.
+        sums : sequence of ndarray
+            A round: numerators, masses, dispersion (see `SufficientStatistics`). The finish: mean
+            membership (c,), dispersion (s,), partition coefficient (1,).
+        """
         ...
 
 
