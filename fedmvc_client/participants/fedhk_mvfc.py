@@ -152,6 +152,7 @@ class FedHKParticipant:
                 view_spread=request.view_spread,
                 mean=request.mean,
                 max_rows=_SEED_ROWS,
+                min_cell=self._min_cell,
             )
         self._own_seeds = tuple(centers)
         if self._min_cell > 1:

@@ -23,6 +23,7 @@ def local_seeds(
     view_spread: Floats,
     mean: Sequence[Floats],
     max_rows: int = 20_000,
+    min_cell: int = 1,
 ) -> tuple[list[Floats], Floats]:
     """Cluster the site's records by k-means on all views side by side.
 
@@ -42,6 +43,9 @@ def local_seeds(
         Pooled means, scaled units, put in the place of missing cells.
     max_rows : int
         Beyond this many rows a random sample of them is clustered.
+    min_cell : int
+        Where fewer of a cluster's records (but some) have a column's cell, the column's pooled mean
+        stands in the centre: the mean over few cells among many missing ones gives them away.
 
     Returns
     -------
@@ -59,9 +63,10 @@ def local_seeds(
     rows = np.arange(prepared.n_rows)
     if prepared.n_rows > max_rows:
         rows = np.sort(rng.choice(prepared.n_rows, size=max_rows, replace=False))
-    values = []
+    values, observed = [], []
     for view, center in zip(prepared.views, mean, strict=True):
         scaled = view.scaled(rows)
+        observed.append((~np.isnan(scaled)).astype(np.float64))
         values.append(np.where(np.isnan(scaled), center, scaled))
     unit = np.array([1.0 / np.sqrt(spread) if spread > 0 else 0.0 for spread in view_spread])
     table = np.hstack([scaled * factor for scaled, factor in zip(values, unit, strict=True)])
@@ -83,9 +88,15 @@ def local_seeds(
                 distance = ((table - kmeans.cluster_centers_[empty]) ** 2).sum(axis=1)
                 chosen[empty, distance.argmin()] = 1.0
             size = chosen.sum(axis=1, keepdims=True)
-            for table_of_view, out in zip(values, centers, strict=True):
+            for table_of_view, cells, pooled_mean, out in zip(
+                values, observed, mean, centers, strict=True
+            ):
                 # Means of the records rather than k-means' own centres: also right for views of
                 # spread 0, and every centre lies among its records.
                 out[start] = chosen @ table_of_view / size
+                if min_cell > 1:
+                    n_cells = chosen @ cells
+                    few = (n_cells > 0) & (n_cells < min_cell)
+                    out[start] = np.where(few, pooled_mean, out[start])
     counts *= prepared.n_rows / len(rows)
     return centers, counts

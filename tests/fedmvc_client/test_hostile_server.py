@@ -276,6 +276,24 @@ def test_a_sample_is_counted_by_the_records_drawn(monkeypatch):
     assert np.array_equal(kept.counts, np.where(free.counts < 40, 0.0, free.counts))
 
 
+def test_few_records_with_a_view_do_not_shine_through_a_large_cluster():
+    """Ten records hold view 1, spread over four clusters: no centre is moved by fewer than ten."""
+    views, labels = cardio_views(240, 0)
+    sites, _ = split(views, labels, "iid", 2)
+    sites["site-00"]["views"][1][10:] = np.nan
+    request, free, _ = seeds_of(plan(), careful(sites, 1))
+    _, kept, _ = seeds_of(plan(), careful(sites, 10))
+    mean = request.mean[1]
+    large = free.counts >= 10
+    moved = ~np.isclose(free.centers[1], mean, rtol=0, atol=1e-12).all(axis=2)
+    assert large[0].all()
+    assert moved[0].sum() >= 2  # so none of these large clusters has all ten
+    np.testing.assert_allclose(
+        kept.centers[1], np.broadcast_to(mean, kept.centers[1].shape), rtol=0, atol=1e-12
+    )
+    assert np.array_equal(kept.centers[0][large], free.centers[0][large])
+
+
 @pytest.mark.parametrize("n_holding", [0, 1, 9, 10])
 def test_a_view_of_fewer_records_than_min_cell_is_refused(n_holding):
     views, labels = cardio_views(120, 0)
