@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from configs.compatibility import refusal
 from configs.errors import ConfigError
 from configs.profiles import (
+    LARGEST_EXPONENT,
     Bandwidth,
     HeatKernel,
     HeatKernelSettings,
@@ -39,8 +40,12 @@ class FedHKOptions(Table):
     description states what is allowed and is what an error message shows.
     """
 
-    fuzzifier: float | None = Field(None, gt=1.0, description="a number above 1")
-    view_exponent: float | None = Field(None, gt=1.0, description="a number above 1")
+    fuzzifier: float | None = Field(
+        None, gt=1.0, le=LARGEST_EXPONENT, description="a number above 1 and at most 100"
+    )
+    view_exponent: float | None = Field(
+        None, gt=1.0, le=LARGEST_EXPONENT, description="a number above 1 and at most 100"
+    )
     heat_kernel: HeatKernel | None = Field(None, description="'minmax', 'absdev', 'one'")
     scaling: Scaling | None = Field(None, description="'minmax', 'standard', 'none'")
     bandwidth: Annotated[Bandwidth, Field(union_mode="left_to_right")] | None = Field(

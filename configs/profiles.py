@@ -11,6 +11,7 @@ from configs.errors import ConfigError
 __all__ = [
     "ANNEALING",
     "AUTO_BANDWIDTH_FACTOR",
+    "LARGEST_EXPONENT",
     "Bandwidth",
     "HeatKernel",
     "HeatKernelSettings",
@@ -30,6 +31,9 @@ AUTO_BANDWIDTH_FACTOR = 0.1
 ANNEALING = (0.05, 0.2, 0.5)
 """Bandwidth factors that an annealed run passes through before it runs at factor 1."""
 
+LARGEST_EXPONENT = 100.0
+"""Above it ``v^alpha`` or ``u^m`` underflows to 0 and the updates divide 0 by 0."""
+
 _HIGH_DIMENSION = 10  # above it the robust fuzzifier must approach 1 or all memberships meet at 1/c
 
 
@@ -40,9 +44,10 @@ class HeatKernelSettings:
     Attributes
     ----------
     fuzzifier : float
-        m of the paper's Eq. 8, above 1.
+        m of the paper's Eq. 8, above 1 and at most 100.
     view_exponent : float
-        alpha of the paper's Eq. 10, above 1; larger spreads the weight more evenly over the views.
+        alpha of the paper's Eq. 10, above 1 and at most 100; larger spreads the weight more evenly
+        over the views.
     heat_kernel : {"minmax", "absdev", "one"}
         Heat-kernel coefficient delta: Eq. 1, Eq. 2 or the constant 1.
     scaling : {"minmax", "standard", "none"}
@@ -108,8 +113,16 @@ def resolve_heat_kernel(
     _check_name("profile", profile, get_args(Profile))
     _check_name("heat_kernel", heat_kernel, get_args(HeatKernel))
     _check_name("scaling", scaling, get_args(Scaling))
-    _check_above("fuzzifier", fuzzifier, 1.0, "2.0 is the paper's value")
-    _check_above("view_exponent", view_exponent, 1.0, "5.0 is the paper's value")
+    for name, exponent, usual in (
+        ("fuzzifier", fuzzifier, 2.0),
+        ("view_exponent", view_exponent, 5.0),
+    ):
+        _check_above(name, exponent, 1.0, f"{usual} is the paper's value")
+        if exponent is not None and exponent > LARGEST_EXPONENT:
+            raise ConfigError(
+                f"{name} is {exponent!r}: give at most {LARGEST_EXPONENT:g} ({usual} is the "
+                "paper's value); powers that large underflow to 0."
+            )
     if bandwidth != "auto":
         _check_above("bandwidth", bandwidth, 0.0, 'or "auto"; 1.0 is the paper\'s value')
     if isinstance(n_init, bool) or not _is_integer(n_init) or n_init < 1:

@@ -103,6 +103,14 @@ def test_there_are_presets():
             {"privacy": {"zzz": 1}},
             "plan.toml: unknown key 'privacy.zzz': known keys: secure_aggregation, mechanism.",
         ),
+        (
+            {"fedhk": {"view_exponent": 2000.0}},
+            "plan.toml: fedhk.view_exponent is 2000.0; allowed: a number above 1 and at most 100.",
+        ),
+        (
+            {"fedhk": {"fuzzifier": 101}},
+            "plan.toml: fedhk.fuzzifier is 101; allowed: a number above 1 and at most 100.",
+        ),
         ({"n_clusters": 0}, "plan.toml: n_clusters is 0; allowed: a whole number, 1 or more."),
         ({"n_clusters": "4"}, "plan.toml: n_clusters is '4'; allowed: a whole number, 1 or more."),
         (
@@ -114,11 +122,11 @@ def test_there_are_presets():
         ({"fedhk": 3}, "plan.toml: fedhk is 3; allowed: a table."),
         (
             {"fedhk": {"fuzzifier": 1.0}},
-            "plan.toml: fedhk.fuzzifier is 1.0; allowed: a number above 1.",
+            "plan.toml: fedhk.fuzzifier is 1.0; allowed: a number above 1 and at most 100.",
         ),
         (
             {"fedhk": {"view_exponent": 1}},
-            "plan.toml: fedhk.view_exponent is 1; allowed: a number above 1.",
+            "plan.toml: fedhk.view_exponent is 1; allowed: a number above 1 and at most 100.",
         ),
         (
             {"fedhk": {"bandwidth": -1.0}},

@@ -68,6 +68,8 @@ def test_robust_refuses_explicit_values(given):
         ({"fuzzifier": math.inf}, "fuzzifier is inf"),
         ({"fuzzifier": "2"}, "fuzzifier is '2'"),
         ({"view_exponent": 0.5}, "view_exponent is 0.5: give a finite number above 1"),
+        ({"fuzzifier": 100.5}, "fuzzifier is 100.5: give at most 100 (2.0 is the paper's value)"),
+        ({"view_exponent": 2000}, "view_exponent is 2000: give at most 100 (5.0 is the paper's"),
         ({"bandwidth": 0.0}, "bandwidth is 0.0: give a finite number above 0"),
         ({"bandwidth": math.nan}, "bandwidth is nan"),
         ({"bandwidth": "wide"}, "bandwidth is 'wide'"),
