@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from configs.errors import ConfigError, DataRefused
-from strategies.acceleration import FixedPointDriver, Query
+from strategies.acceleration import STAGE_LIMIT, FixedPointDriver, Query
 from strategies.aggregation import collapse_warnings
 from strategies.averaging import AveragingDriver
 from strategies.base import FederatedStrategy, Protocol
@@ -27,9 +27,16 @@ from strategies.fedhk_replies import (
     check_sums,
     decoded,
     site_model,
+    statistics_limits,
     statistics_shapes,
 )
-from strategies.fedhk_setup import AgreedViews, Setup, agree_on_views, schema_conflicts
+from strategies.fedhk_setup import (
+    AgreedViews,
+    Setup,
+    agree_on_views,
+    schema_conflicts,
+    starting_centers,
+)
 from strategies.messages import (
     LIMITS,
     ChangeCoder,
@@ -46,7 +53,7 @@ from strategies.messages import (
     SeedRequest,
     StatisticsReply,
 )
-from strategies.preparation import Preparation, pooled_seeds
+from strategies.preparation import Preparation
 from strategies.run_state import Exchange
 from strategies.statistics import Floats, pooled
 
@@ -133,7 +140,6 @@ class FedHKStrategy(FederatedStrategy):
     def _seed(
         self, views: AgreedViews, preparation: Preparation, site_rows: dict[str, int]
     ) -> Generator[Exchange, Replies, Setup]:
-        options = self.plan.fedhk
         wanted = preparation.settings.n_init if self._sites_seed else 0
         replies = yield Exchange(
             "seed",
@@ -153,25 +159,22 @@ class FedHKStrategy(FederatedStrategy):
             },
             (SeedReply,),
         )
-        replies = self.checked(replies, lambda site, r: check_seeds(r, views, wanted))
+        replies = self.checked(
+            replies,
+            lambda site, r: check_seeds(
+                r, views, preparation, wanted, self._site_clusters(site), site_rows[site]
+            ),
+        )
         names = sorted(replies)
         sums = [
             np.sum([replies[n].spread_sums[h] for n in names], axis=0)
             for h in range(len(views.dims))
         ]
-        if options.init == "kmeans":
-            centers = pooled_seeds(
-                [replies[n].centers for n in names],
-                [replies[n].counts for n in names],
-                np.stack([views.held[n] for n in names]),
-                preparation.spread,
-                preparation.mean,
-                self.plan.n_clusters,
-                self.plan.seed,
-            )
-        else:
-            centers = preparation.data_free_seeds(
-                options.init, self.plan.n_clusters, self.plan.seed
+        centers, unseeded = starting_centers(self.plan, preparation, views, replies)
+        if unseeded:
+            self.warn(
+                f"no site gave a starting centre for {unseeded} of {wanted} starts (each would "
+                'stand for too few records): they are drawn from the pooled ranges, as init = "box"'
             )
         return Setup(views, preparation, preparation.bandwidth(sums), centers, site_rows)
 
@@ -225,6 +228,12 @@ class FedHKStrategy(FederatedStrategy):
             acceleration=options.acceleration,
             stages=preparation.stages,
         )
+        if driver.annealing_left_out:
+            self.warn(
+                f"annealing is left out: it takes at least {STAGE_LIMIT * len(preparation.stages)} "
+                f"rounds and max_rounds is {self.plan.max_rounds}; raise max_rounds"
+            )
+        limits = statistics_limits(preparation)
         coded = options.encoding in LIMITS
         decoders = {s: ChangeCoder(options.encoding) for s in self.sites} if coded else {}
         present = self.sites
@@ -246,7 +255,11 @@ class FedHKStrategy(FederatedStrategy):
             replies = self.checked(
                 replies,
                 partial(
-                    check_sums, shapes=statistics_shapes(query, preparation), decoders=decoders
+                    check_sums,
+                    shapes=statistics_shapes(query, preparation),
+                    decoders=decoders,
+                    limits=limits,
+                    site_rows=setup.site_rows,
                 ),
             )
             if self.sites != present:
@@ -360,36 +373,12 @@ class FedHKStrategy(FederatedStrategy):
         if self.model is None or not replies:
             return
         preparation = setup.preparation
-        n_rows = np.array([r.n_rows for r in replies.values()], dtype=np.float64)
-        dispersion = np.sum([r.dispersion for r in replies.values()], axis=0)
-        coefficient = float(
-            n_rows @ np.array([r.partition_coefficient for r in replies.values()]) / n_rows.sum()
-        )
-        weights = self.model.view_weights
-        self.metrics = {
-            "objective": float(
-                (
-                    weights**preparation.settings.view_exponent
-                    * dispersion
-                    / preparation.holding_share
-                ).sum()
-            ),
-            "partition_coefficient": coefficient,
-            "expected_cluster_sizes": np.sum(
-                [r.n_rows * r.mean_membership for r in replies.values()], axis=0
-            ).tolist(),
-            "rows": int(n_rows.sum()),
-            "rows_by_site": setup.site_rows,
-            "statistics": {
-                name: {"mean": m.mean.tolist(), "variance": m.variance.tolist()}
-                for name, m in zip(setup.views.names, preparation.moments, strict=True)
-            },
-        }
+        self.metrics = setup.metrics(self.model, replies)
         for sentence in collapse_warnings(
             self.model.scaled_centers,
-            weights,
+            self.model.view_weights,
             preparation.spread,
-            coefficient,
+            self.metrics["partition_coefficient"],
             setup.views.names,
             preparation.active.tolist(),
         ):

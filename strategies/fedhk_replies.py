@@ -22,6 +22,7 @@ from strategies.messages import (
     SufficientStatistics,
 )
 from strategies.preparation import Preparation
+from strategies.statistics import Floats
 
 #: Rounding that a float32 reply may carry.
 _SLACK = 1e-5
@@ -52,8 +53,15 @@ def check_prepare(reply: PrepareReply, views: AgreedViews) -> None:
             raise ProtocolError("its moments contradict each other")
 
 
-def check_seeds(reply: SeedReply, views: AgreedViews, n_starts: int) -> None:
-    """Check shapes of a site's seeds.
+def check_seeds(
+    reply: SeedReply,
+    views: AgreedViews,
+    preparation: Preparation,
+    n_starts: int,
+    n_clusters: int,
+    n_rows: int,
+) -> None:
+    """Check shapes of a site's seeds, and that they can come from its records.
 
     Raises
     ------
@@ -63,11 +71,29 @@ def check_seeds(reply: SeedReply, views: AgreedViews, n_starts: int) -> None:
         raise ProtocolError(f"it sends {len(reply.centers)} views, the run has {len(views.dims)}")
     if reply.counts.ndim != 2 or reply.counts.shape[0] != n_starts or (reply.counts < 0).any():
         raise ProtocolError(f"its seed counts do not fit {n_starts} starts")
-    for centers, sums, dim in zip(reply.centers, reply.spread_sums, views.dims, strict=True):
+    if reply.counts.shape[1] > n_clusters:
+        raise ProtocolError(f"it proposes {reply.counts.shape[1]} centres, asked were {n_clusters}")
+    if (reply.counts > _above(n_rows)).any() or (reply.counts.sum(axis=1) > _above(n_rows)).any():
+        raise ProtocolError(f"its seeds stand for more than its {n_rows} records")
+    for centers, sums, dim, reach in zip(
+        reply.centers, reply.spread_sums, views.dims, preparation.reach, strict=True
+    ):
         if centers.shape != (*reply.counts.shape, dim):
             raise ProtocolError(f"its seeds have shape {centers.shape}, the view has {dim} columns")
         if sums.shape != (3, dim):
             raise ProtocolError(f"its spread sums have shape {sums.shape}, expected (3, {dim})")
+        delta, size = reach
+        if (np.abs(centers) > _above(size)).any():
+            raise ProtocolError("its seeds lie outside the range of the records")
+        with np.errstate(over="ignore", invalid="ignore"):
+            most = _above(n_rows * delta * np.stack([size**2, size, np.ones_like(size)]))
+        if (np.abs(sums) > most).any():
+            raise ProtocolError(f"its spread sums are above what {n_rows} records can give")
+
+
+def _above(limit: Any) -> Any:
+    """Return a limit with room for rounding."""
+    return limit * (1.0 + _SLACK) + _SLACK
 
 
 def check_local(
@@ -140,18 +166,38 @@ def statistics_shapes(query: Query, preparation: Preparation) -> list[tuple[int,
     return [*shapes, *masses, query.view_weights.shape]
 
 
+def statistics_limits(preparation: Preparation) -> list[Floats]:
+    """Largest absolute value that one record can add to each block of a site's sums.
+
+    In the order of `statistics_shapes`; each has shape (d_h,) or (1,). Memberships and kernel
+    values are at most 1, and so is a record's dispersion over all clusters.
+    """
+    reach = preparation.reach
+    return [
+        *(delta * size for delta, size in reach),
+        *(
+            delta if by_cell else delta.max(keepdims=True)
+            for (delta, _), by_cell in zip(reach, preparation.cell_mass, strict=True)
+        ),
+        np.ones(1),
+    ]
+
+
 def check_sums(
     site: str,
     reply: StatisticsReply | CodedStatistics,
     shapes: list[tuple[int, ...]],
     decoders: Mapping[str, ChangeCoder],
+    limits: list[Floats],
+    site_rows: Mapping[str, int],
 ) -> None:
-    """Check the shapes and signs of a site's sums, coded or not.
+    """Check the shapes, signs and size of a site's sums, coded or not.
 
     Raises
     ------
     ProtocolError
     """
+    rows = site_rows[site]
     if isinstance(reply, CodedStatistics):
         if reply.base not in (-1, decoders[site].round):
             raise ProtocolError(
@@ -160,13 +206,26 @@ def check_sums(
         found = [code.shape for code in reply.codes]
         if reply.scales.shape != (shapes[0][0], len(shapes)) or (reply.scales < 0).any():
             raise ProtocolError("its coding scales do not fit its blocks")
+        # A change is at most twice what the sums can be, plus the last rounding error.
+        steps = reply.scales.astype(np.float64) * decoders[site].limit
+        most = np.array([float(limit.max()) for limit in limits])
+        too_large = bool((steps > _above(4.0 * rows * most)).any())
     else:
         sums = reply.statistics
         found = [a.shape for a in (*sums.numerator, *sums.mass, sums.dispersion)]
         if any((a < 0).any() for a in (*sums.mass, sums.dispersion)):
             raise ProtocolError("its weights or dispersions are negative")
+        too_large = False
     if found != shapes:
         raise ProtocolError(f"its statistics have shapes {found}, expected {shapes}")
+    if isinstance(reply, StatisticsReply):
+        blocks = [*sums.numerator, *sums.mass, sums.dispersion]
+        too_large = any(
+            (np.abs(block) > _above(rows * limit)).any()
+            for block, limit in zip(blocks, limits, strict=True)
+        )
+    if too_large:
+        raise ProtocolError(f"its statistics are above what {rows} records can give")
 
 
 def decoded(

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import DataRefused
-from strategies.messages import ClusterModel, HelloReply, ViewDescription
-from strategies.preparation import Preparation
+from configs.plan import RunPlan
+from strategies.messages import (
+    ClusterModel,
+    FinishReply,
+    HelloReply,
+    SeedReply,
+    ViewDescription,
+)
+from strategies.preparation import Preparation, pooled_seeds
 from strategies.statistics import Floats
 
 
@@ -75,20 +83,83 @@ class Setup:
             plan_id=plan_id,
         )
 
+    def metrics(self, model: ClusterModel, replies: Mapping[str, FinishReply]) -> dict[str, Any]:
+        """Return what the sites' final sums say of the model (Eqs. 65-70)."""
+        settings, found = self.preparation.settings, replies.values()
+        n_rows = np.array([r.n_rows for r in found], dtype=np.float64)
+        dispersion = np.sum([r.dispersion for r in found], axis=0) / self.preparation.holding_share
+        coefficient = n_rows @ np.array([r.partition_coefficient for r in found]) / n_rows.sum()
+        sizes = np.sum([r.n_rows * r.mean_membership for r in found], axis=0)
+        return {
+            "objective": float((model.view_weights**settings.view_exponent * dispersion).sum()),
+            "partition_coefficient": float(coefficient),
+            "expected_cluster_sizes": sizes.tolist(),
+            "rows": int(n_rows.sum()),
+            "rows_by_site": self.site_rows,
+            "statistics": {
+                name: {"mean": m.mean.tolist(), "variance": m.variance.tolist()}
+                for name, m in zip(self.views.names, self.preparation.moments, strict=True)
+            },
+        }
+
+
+def starting_centers(
+    plan: RunPlan, preparation: Preparation, views: AgreedViews, replies: Mapping[str, SeedReply]
+) -> tuple[tuple[Floats, ...], int]:
+    """Make the starting centres that the plan's ``fedhk.init`` stands for.
+
+    Returns
+    -------
+    centers : tuple of ndarray of shape (R, c, d_h)
+    unseeded : int
+        Starts for which no site gave a centre: they were drawn as for "box".
+    """
+    init, n_clusters, seed = plan.fedhk.init, plan.n_clusters, plan.seed
+    if init != "kmeans":
+        return preparation.data_free_seeds(init, n_clusters, seed), 0
+    names = sorted(replies)
+    counts = [replies[n].counts for n in names]
+    centers = pooled_seeds(
+        [replies[n].centers for n in names],
+        counts,
+        np.stack([views.held[n] for n in names]),
+        preparation.spread,
+        preparation.mean,
+        n_clusters,
+        seed,
+        preparation.box,
+    )
+    seeded = np.any([(c > 0).any(axis=1) for c in counts], axis=0)
+    return centers, int((~seeded).sum())
+
+
+def _wording(view: ViewDescription) -> tuple[object, ...]:
+    """Return what two descriptions of the same view must have in common."""
+    bounds = np.where(view.bounded[:, None], view.bounds, 0.0)
+    return (view.schema_hash, view.columns, view.units, view.bounded.tobytes(), bounds.tobytes())
+
 
 def _declared(hello: Mapping[str, HelloReply]) -> dict[str, tuple[str, ViewDescription]]:
-    """First description of each held view, with the site that gave it, in schema order."""
+    """Return the description of each held view that most sites give, with the first of them.
+
+    Views stand in schema order; of descriptions that equally many sites give the first counts.
+    """
     order = list(dict.fromkeys(v.name for site in sorted(hello) for v in hello[site].views))
-    first: dict[str, tuple[str, ViewDescription]] = {}
+    given: dict[str, list[tuple[str, ViewDescription]]] = {name: [] for name in order}
     for site in sorted(hello):
         for view in hello[site].views:
-            if view.held and view.name not in first:
-                first[view.name] = (site, view)
-    return {name: first[name] for name in order if name in first}
+            if view.held:
+                given[view.name].append((site, view))
+    chosen = {}
+    for name, descriptions in given.items():
+        wordings = [_wording(view) for _, view in descriptions]
+        if wordings:
+            chosen[name] = descriptions[wordings.index(max(wordings, key=wordings.count))]
+    return chosen
 
 
 def schema_conflicts(hello: Mapping[str, HelloReply]) -> dict[str, DataRefused]:
-    """Sites that describe a view they hold in another way than the first site that holds it."""
+    """Sites that describe a view they hold in another way than most of those that hold it."""
     declared = _declared(hello)
     conflicts: dict[str, DataRefused] = {}
     for site in sorted(hello):
@@ -96,7 +167,7 @@ def schema_conflicts(hello: Mapping[str, HelloReply]) -> dict[str, DataRefused]:
             if not view.held:
                 continue
             reference, other = declared[view.name]
-            if view.schema_hash != other.schema_hash:
+            if _wording(view) != _wording(other):
                 conflicts[site] = DataRefused(
                     f"site '{site}' describes view '{view.name}' differently from site "
                     f"'{reference}' ({_difference(site, view, reference, other)}): both need the "
@@ -145,6 +216,8 @@ def agree_on_views(hello: Mapping[str, HelloReply]) -> AgreedViews:
     """
     declared = _declared(hello)
     names = tuple(declared)
+    if not names:
+        raise DataRefused("no site of the run holds a view: give at least one site's view a file")
     held = {
         site: np.array(
             [any(v.name == name and v.held for v in reply.views) for name in names], dtype=bool

@@ -115,16 +115,33 @@ class Preparation:
             for j in np.flatnonzero(~np.isfinite(sc.delta_b))
         ]
 
+    @property
+    def box(self) -> tuple[list[Floats], list[Floats]]:
+        """Least and largest value of each column over all sites, scaled: (d_h,) a view."""
+        pairs = list(zip(self.moments, self.scaling, strict=True))
+        return (
+            [(m.minimum - sc.offset) / sc.scale for m, sc in pairs],
+            [(m.maximum - sc.offset) / sc.scale for m, sc in pairs],
+        )
+
+    @property
+    def reach(self) -> list[tuple[Floats, Floats]]:
+        """Largest heat-kernel coefficient and absolute value a cell can have: (d_h,) each, a view.
+
+        The coefficient includes the factor d_h of a record with a single observed cell.
+        """
+        found = []
+        for low, high, scaling in zip(*self.box, self.scaling, strict=True):
+            delta = np.ones_like(low)
+            if self.settings.heat_kernel == "absdev":
+                delta = np.maximum(np.abs(low - scaling.delta_a), np.abs(high - scaling.delta_a))
+                delta = delta / scaling.delta_b
+            found.append((delta * low.shape[0], np.maximum(np.abs(low), np.abs(high))))
+        return found
+
     def data_free_seeds(self, init: str, n_clusters: int, seed: int) -> tuple[Floats, ...]:
         """Draw starting centres (R, c, d_h) of ``init`` "box" or "spread": no record is touched."""
-        low = [
-            (m.minimum - sc.offset) / sc.scale
-            for m, sc in zip(self.moments, self.scaling, strict=True)
-        ]
-        high = [
-            (m.maximum - sc.offset) / sc.scale
-            for m, sc in zip(self.moments, self.scaling, strict=True)
-        ]
+        low, high = self.box
         n_starts = self.settings.n_init
         if init == "box":
             return box_seeds(low, high, n_clusters, n_starts, seed)
@@ -194,7 +211,11 @@ def auto_bandwidth(spread_sums: Floats, n_holding: float, factor: float) -> floa
 
 
 def box_seeds(
-    low: Sequence[Floats], high: Sequence[Floats], n_clusters: int, n_starts: int, seed: int
+    low: Sequence[Floats],
+    high: Sequence[Floats],
+    n_clusters: int,
+    n_starts: int,
+    seed: int | Sequence[int],
 ) -> tuple[Floats, ...]:
     """Draw starting centres uniformly between the scaled extremes: (R, c, d_h) a view."""
     rng = np.random.default_rng(seed)
@@ -216,7 +237,7 @@ def spread_seeds(
     """Data-free seeds: of ``n_candidates`` random sets keep that with the widest smallest gap."""
     starts = []
     for start in range(n_starts):
-        sets = box_seeds(low, high, n_clusters, n_candidates, seed + start)
+        sets = box_seeds(low, high, n_clusters, n_candidates, [seed, start])
         flat = np.concatenate(
             [a / np.sqrt(max(float(t), 1e-300)) for a, t in zip(sets, spread, strict=True)], axis=2
         )
@@ -237,6 +258,7 @@ def pooled_seeds(
     mean: Sequence[Floats],
     n_clusters: int,
     seed: int,
+    box: tuple[Sequence[Floats], Sequence[Floats]] | None = None,
 ) -> tuple[Floats, ...]:
     """One-shot federated initialisation: weighted k-means over the sites' local centres.
 
@@ -244,27 +266,31 @@ def pooled_seeds(
     ----------
     centers : per site, per view: ndarray of shape (R, c', d_h)
     counts : per site: ndarray of shape (R, c')
+        Records that a centre stands for; one of count 0 is left out.
     held : ndarray of shape (M, s), bool
         Sites that lack a view stand out of the way where others hold them all and give enough
         centres; otherwise the pooled mean stands in.
     spread : ndarray of shape (s,)
     mean : per view: ndarray of shape (d_h,)
     n_clusters, seed : int
+    box : pair of sequences of ndarray of shape (d_h,), optional
+        Least and largest scaled values. Where a start has fewer than c distinct centres the rest
+        is drawn between them: centres that coincide never part. Without it centres are repeated.
 
     Returns
     -------
     tuple of ndarray of shape (R, c, d_h)
     """
     complete = held.all(axis=1)
-    enough = sum(counts[int(i)].shape[1] for i in np.flatnonzero(complete)) >= n_clusters
-    use = [int(i) for i in np.flatnonzero(complete if enough else np.ones_like(complete))]
     dims = [m.shape[0] for m in mean]
     n_starts = counts[0].shape[0]
     norms = np.sqrt(np.maximum(spread, 1e-300))
     starts = []
     for r in range(n_starts):
+        given = sum(int((counts[int(i)][r] > 0).sum()) for i in np.flatnonzero(complete))
+        chosen = complete if given >= n_clusters else np.ones_like(complete)
         rows, weights = [], []
-        for site in use:
+        for site in np.flatnonzero(chosen).tolist():
             blocks = [
                 (
                     centers[site][h][r]
@@ -276,20 +302,37 @@ def pooled_seeds(
             ]
             rows.append(np.concatenate(blocks, axis=1))
             weights.append(counts[site][r])
-        found = weighted_kmeans(np.concatenate(rows), np.concatenate(weights), n_clusters, seed + r)
+        spare = None
+        if box is not None:
+            drawn = box_seeds(*box, n_clusters, 1, [seed, r])
+            spare = np.concatenate([a[0] / t for a, t in zip(drawn, norms, strict=True)], axis=1)
+        found = weighted_kmeans(
+            np.concatenate(rows), np.concatenate(weights), n_clusters, _start_seed(seed, r), spare
+        )
         blocks = np.split(found, np.cumsum(dims)[:-1], axis=1)
         starts.append([b * norm for b, norm in zip(blocks, norms, strict=True)])
     return tuple(np.stack([s[h] for s in starts]) for h in range(len(dims)))
 
 
-def weighted_kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Floats:
-    """Centres (c, D) of weighted k-means; with at most c points, the points, repeated to c."""
+def _start_seed(seed: int, start: int) -> int:
+    """Seed below 2**32 of one start: another plan seed shares none of its starts."""
+    return int(np.random.SeedSequence([seed, start]).generate_state(1)[0])
+
+
+def weighted_kmeans(
+    points: Floats, weights: Floats, n_clusters: int, seed: int, spare: Floats | None = None
+) -> Floats:
+    """Centres (c, D) of weighted k-means; with at most c distinct points, the points.
+
+    The centres missing then are rows of ``spare`` (c, D) where it is given, else the points again.
+    """
     points, weights = points[weights > 0], weights[weights > 0]
-    if points.shape[0] <= n_clusters:
-        return np.asarray(points[np.arange(n_clusters) % points.shape[0]])
-    distinct = np.unique(points, axis=0)
-    if distinct.shape[0] <= n_clusters:
-        return np.asarray(distinct[np.arange(n_clusters) % distinct.shape[0]])
+    _, first = np.unique(points, axis=0, return_index=True)
+    if first.size <= n_clusters:
+        distinct = points[np.sort(first) if points.shape[0] <= n_clusters else first]
+        if spare is not None:
+            return np.concatenate([distinct, spare[: n_clusters - first.size]])
+        return np.asarray(distinct[np.arange(n_clusters) % first.size])
     from sklearn.cluster import KMeans  # 1.3 s to import: paid by the one exchange that needs it
     from threadpoolctl import threadpool_limits
 

@@ -90,6 +90,17 @@ def test_annealing_reports_the_full_bandwidth_alone():
     assert_never_rises([j for j in objectives if not np.isnan(j)])
 
 
+@pytest.mark.parametrize(("limit", "left_out"), [(23, True), (24, False)])
+def test_a_run_too_short_to_anneal_says_so(limit, left_out):
+    views, truth = DATA["wine"]()
+    sites, _ = split(views, truth, "iid", 2)
+    result = federate(plan_of(3, profile="robust", max_rounds=limit), workers_of(sites))
+    said = [w for w in result.warnings if "annealing is left out" in w]
+    assert len(said) == left_out
+    assert all("at least 24 rounds" in w and f"max_rounds is {limit}" in w for w in said)
+    assert np.isnan(result.history[0]["objective"]) == (not left_out)
+
+
 @pytest.mark.parametrize("name", ["iris", "wine", "cardio"])
 def test_acceleration_never_ends_worse_and_takes_fewer_exchanges(name):
     views, _ = DATA[name]()

@@ -66,6 +66,14 @@ FAILURES = {
     "infinity": (first_entry(np.inf), "field numerator holds a number that is not finite"),
     "another shape": (sums(dispersion=np.ones((1, 7))), "have shapes"),
     "fewer views": (sums(numerator=(), mass=()), "have shapes"),
+    "sums that no records can give": (
+        lambda reply: sums(
+            numerator=tuple(a * 0 + 1e308 for a in reply.statistics.numerator),
+            mass=tuple(a * 0 + 1e-290 for a in reply.statistics.mass),
+            dispersion=reply.statistics.dispersion * 0 + 1e308,
+        )(reply),
+        "above what 40 records can give",
+    ),
     "negative mass": (
         lambda reply: sums(mass=tuple(-w for w in reply.statistics.mass))(reply),
         "negative",
@@ -191,6 +199,68 @@ def test_a_view_that_left_with_its_only_holder_has_no_weight():
     assert any("'view_1'" in w and "no site" in w for w in result.warnings)
     assert np.isfinite(result.metrics["objective"])
     assert result.metrics["objective"] > 0
+
+
+def in_seed(**changes):
+    """Change a site's seeds; each change is a function of the field."""
+
+    def change(worker, body):
+        reply = worker.handle(body)
+        if not isinstance(from_bytes(body), m.SeedRequest):
+            return reply
+        seeds = from_bytes(reply)
+        new = {name: function(getattr(seeds, name)) for name, function in changes.items()}
+        return to_bytes(dataclasses.replace(seeds, **new))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (in_seed(counts=lambda n: n * 0 + 1e308), "more than its 40 records"),
+        (in_seed(centers=lambda c: tuple(a + 1e200 for a in c)), "outside the range"),
+        (in_seed(spread_sums=lambda q: tuple(a * 0 + 1e308 for a in q)), "above what 40 records"),
+        (
+            in_seed(
+                centers=lambda c: tuple(np.concatenate([a, a], axis=1) for a in c),
+                counts=lambda n: np.concatenate([n, n], axis=1) / 2,
+            ),
+            "proposes 6 centres, asked were 3",
+        ),
+    ],
+    ids=["counts", "centres", "spread", "more centres"],
+)
+def test_a_site_whose_seeds_no_records_can_give_is_dropped(change, words):
+    result = federate(plan(on_missing="continue"), workers_of(SITES), change={"site-01": change})
+    assert (result.status, result.exit_code) == ("completed", 0), result.stop_reason
+    assert list(result.dropped) == ["site-01"]
+    assert words in result.dropped["site-01"]
+
+
+@pytest.mark.parametrize("names", [["site-00"], ["site-00", "site-01", "site-02"]])
+def test_where_no_site_gives_a_seed_the_starts_are_drawn(names):
+    """Sites may withhold centres that stand for too few records: all counts are 0 then."""
+    silent = {name: in_seed(counts=np.zeros_like) for name in names}
+    sites = {name: SITES[name] for name in names}
+    result = federate(plan(n_init=4), workers_of(sites), change=silent)
+    assert (result.status, result.exit_code) == ("completed", 0), result.stop_reason
+    assert any("for 4 of 4 starts" in warning for warning in result.warnings)
+    assert not any("coincide" in warning for warning in result.warnings)
+    rows = {name: ROWS[name] for name in names}
+    labels = np.concatenate([result.site_results[name].labels for name in names])
+    assert accuracy(TRUTH[np.concatenate(list(rows.values()))], labels) > 0.9
+
+
+def test_a_start_without_seeds_does_not_take_the_others_along():
+    def first_start_silent(counts):
+        return np.where(np.arange(len(counts))[:, None] == 0, 0.0, counts)
+
+    changes = dict.fromkeys(SITES, in_seed(counts=first_start_silent))
+    result = federate(plan(n_init=3), workers_of(SITES), change=changes)
+    assert result.status == "completed", result.stop_reason
+    assert any("for 1 of 3 starts" in warning for warning in result.warnings)
+    assert accuracy(TRUTH, pooled_labels(result, ROWS)) > 0.95
 
 
 @pytest.mark.parametrize("number", [11, 15])

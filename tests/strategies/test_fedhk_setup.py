@@ -6,16 +6,30 @@ import numpy as np
 import pytest
 
 from configs.errors import DataRefused, ProtocolError
-from strategies.fedhk_replies import check_finish, check_prepare, check_seeds
+from configs.profiles import resolve_heat_kernel
+from strategies.acceleration import Query
+from strategies.fedhk_replies import (
+    check_finish,
+    check_prepare,
+    check_seeds,
+    check_sums,
+    statistics_limits,
+    statistics_shapes,
+)
 from strategies.fedhk_setup import agree_on_views, schema_conflicts
 from strategies.messages import (
+    ChangeCoder,
+    CodedStatistics,
     FinishReply,
     HelloReply,
     Moments,
     PrepareReply,
     SeedReply,
+    StatisticsReply,
+    SufficientStatistics,
     ViewDescription,
 )
+from strategies.preparation import Preparation
 from tests.strategies.samples import RUN
 
 
@@ -63,6 +77,27 @@ def test_a_chain_of_sites_ties_views_together():
     broken = hello(a=[view("w"), view("x")], b=[view("y"), view("z")], c=[view("z")])
     with pytest.raises(DataRefused, match=r"\[w, x\] and \[y, z\]"):
         agree_on_views(broken)
+
+
+def test_the_description_that_most_sites_give_counts_and_a_hash_alone_does_not():
+    """A site that lies about its columns under the right hash is refused, not the honest ones."""
+    found = schema_conflicts(
+        hello(
+            a=[view("x", columns=("a",))],
+            b=[view("x")],
+            c=[view("x")],
+            d=[view("x", bounds=np.array([[0.0, 1.0], [0, 0]]), bounded=np.array([True, False]))],
+        )
+    )
+    assert sorted(found) == ["a", "d"]
+    assert "only 'b' has column 'b'" in found["a"].public_message
+    assert "column 'a'" in found["d"].public_message
+    assert list(schema_conflicts(hello(a=[view("x", columns=("a",))], b=[view("x")]))) == ["b"]
+
+
+def test_a_run_without_any_view_is_refused_in_words():
+    with pytest.raises(DataRefused, match="no site of the run holds a view"):
+        agree_on_views(hello(a=[], b=[view("x", held=False)]))
 
 
 def test_conflicts_name_the_later_site_and_the_column():
@@ -150,10 +185,33 @@ def seeds(**changes):
     return SeedReply(RUN, **{**fields, **changes})
 
 
+def range_of(*extremes):
+    """Moments of three columns' extremes over 10 records."""
+    low, high = np.array(extremes, dtype=float).T
+    return Moments(np.full(low.size, 10.0), (low + high) / 2, high - low, low, high)
+
+
+def prepared(heat_kernel="minmax"):
+    """Two views of 10 records; their scaled ranges are [-2, 2] and [-5, 5], and [-1, 1]."""
+    return Preparation.pool(
+        resolve_heat_kernel(None, 3, heat_kernel=heat_kernel, scaling="none"),
+        [10],
+        [np.array([10, 10])],
+        [np.array([0, 0])],
+        [[range_of((0, 4), (5, 15)), range_of((1, 3))]],
+    )
+
+
+def check(reply, n_starts=2, n_clusters=3, n_rows=4):
+    check_seeds(reply, VIEWS, prepared(), n_starts, n_clusters, n_rows)
+
+
 def test_fitting_seeds_pass_also_where_none_were_asked():
-    check_seeds(seeds(), VIEWS, 2)
+    check(seeds())
+    check(seeds(counts=np.full((2, 3), 4.0 / 3.0)))
+    check(seeds(centers=(np.full((2, 3, 2), -2.0), np.ones((2, 3, 1)))))
     none = seeds(centers=(np.zeros((0, 0, 2)), np.zeros((0, 0, 1))), counts=np.zeros((0, 0)))
-    check_seeds(none, VIEWS, 0)
+    check(none, 0)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +223,83 @@ def test_fitting_seeds_pass_also_where_none_were_asked():
         {"centers": (np.zeros((2, 3, 2)),)},
         {"centers": (np.zeros((2, 3, 2)), np.zeros((2, 3, 2)))},
         {"spread_sums": (np.ones((3, 2)), np.ones((2, 1)))},
+        {"counts": np.full((2, 3), 1.5)},
+        {"counts": np.full((2, 3), 1e308)},
+        {"centers": (np.full((2, 3, 2), 2.1), np.zeros((2, 3, 1)))},
+        {"centers": (np.full((2, 3, 2), 1e200), np.zeros((2, 3, 1)))},
+        {"spread_sums": (np.ones((3, 2)), np.full((3, 1), 1e308))},
+        {"spread_sums": (np.ones((3, 2)), np.array([[1.0], [-4.1], [1.0]]))},
     ],
 )
 def test_seeds_that_do_not_fit_are_refused(changes):
     with pytest.raises(ProtocolError):
-        check_seeds(seeds(**changes), VIEWS, 2)
+        check(seeds(**changes))
+
+
+def test_more_centres_than_asked_are_refused():
+    with pytest.raises(ProtocolError, match="proposes 3 centres, asked were 2"):
+        check(seeds(), n_clusters=2)
+
+
+QUERY = Query(
+    np.array([0]), (np.zeros((1, 3, 2)), np.zeros((1, 3, 1))), np.full((1, 2), 0.5), np.ones(1)
+)
+
+
+def check_blocks(numerator, mass, dispersion, rows=4, heat_kernel="minmax"):
+    """Check sums whose every entry has the value given (one a column in numerator and mass)."""
+    preparation = prepared(heat_kernel)
+    reply = StatisticsReply(
+        RUN,
+        1,
+        SufficientStatistics(
+            tuple(np.full(a.shape, n) for a, n in zip(QUERY.centers, numerator, strict=True)),
+            tuple(np.full(a.shape, w) for a, w in zip(QUERY.centers, mass, strict=True)),
+            np.full((1, 2), dispersion),
+        ),
+    )
+    shapes = statistics_shapes(QUERY, preparation)
+    check_sums("a", reply, shapes, {}, statistics_limits(preparation), {"a": rows})
+
+
+def test_sums_of_as_many_records_as_the_site_has_pass():
+    """Four records, coefficient at most 1 (2 where one of two cells is there), values at most 5."""
+    largest = ([[16.0, 40.0], [4.0]], [[8.0, 8.0], [4.0]], 4.0)
+    check_blocks(*largest)
+    # |x - mean| is at most 2, 5 and 1
+    check_blocks([[32.0, 200.0], [4.0]], [[16.0, 40.0], [4.0]], 4.0, heat_kernel="absdev")
+
+
+@pytest.mark.parametrize(
+    ("numerator", "mass", "dispersion"),
+    [
+        ([[16.1, 40.0], [4.0]], [[8.0, 8.0], [4.0]], 4.0),
+        ([[-16.1, 40.0], [4.0]], [[8.0, 8.0], [4.0]], 4.0),
+        ([[16.0, 40.0], [1e308]], [[8.0, 8.0], [4.0]], 4.0),
+        ([[16.0, 40.0], [4.0]], [[8.0, 8.1], [4.0]], 4.0),
+        ([[16.0, 40.0], [4.0]], [[8.0, 8.0], [4.0]], 4.1),
+    ],
+)
+def test_sums_that_no_records_can_give_are_refused(numerator, mass, dispersion):
+    with pytest.raises(ProtocolError, match="above what 4 records can give"):
+        check_blocks(numerator, mass, dispersion)
+
+
+@pytest.mark.parametrize(("scale", "fits"), [(1.2, True), (1.3, False), (1e30, False)])
+def test_coded_changes_are_bounded_too(scale, fits):
+    """Largest change of the second column: 4 * 4 records * 2 * 5 = 160, in 127 steps."""
+    preparation = prepared()
+    shapes = statistics_shapes(QUERY, preparation)
+    scales = np.zeros((1, len(shapes)), dtype=np.float32)
+    scales[0, 0] = scale
+    codes = tuple(np.ones(shape, dtype=np.int8) for shape in shapes)
+    arguments = (shapes, {"a": ChangeCoder("int8")}, statistics_limits(preparation), {"a": 4})
+    coded = CodedStatistics(RUN, 1, -1, codes, scales)
+    if fits:
+        check_sums("a", coded, *arguments)
+    else:
+        with pytest.raises(ProtocolError, match="above what 4 records can give"):
+            check_sums("a", coded, *arguments)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_spread_seeds_are_the_widest_of_their_candidates():
     low, high = [np.zeros(2)], [np.ones(2)]
     for start in range(3):
         kept = spread_seeds(low, high, np.ones(1), 4, 3, 0, n_candidates=50)[0][start]
-        sets = box_seeds(low, high, 4, 50, start)[0]
+        sets = box_seeds(low, high, 4, 50, [0, start])[0]
         assert smallest_gap(kept) == pytest.approx(max(smallest_gap(s) for s in sets))
 
 
@@ -188,6 +188,54 @@ def test_where_no_site_holds_all_views_the_mean_stands_in():
     joint = np.concatenate([f[0] for f in found], axis=1)
     expected = [[0.0, 7.0], [4.0, 5.0], [4.0, 9.0], [10.0, 7.0]]
     assert sorted(joint.tolist()) == expected
+
+
+BOX = ([np.zeros(1)], [np.ones(1)])
+
+
+def test_centres_that_are_missing_are_drawn_from_the_box():
+    """Two of the four centres coincide and one stands for no record."""
+    centers, counts = seeds_of([[0.5, 0.5, 0.25, 0.75]])
+    counts[0][0, 3] = 0.0
+    held = np.ones((1, 1), dtype=bool)
+    (found,) = pooled_seeds(centers, counts, held, np.ones(1), [np.zeros(1)], 4, 0, BOX)
+    assert found[0, :2].ravel().tolist() == [0.5, 0.25]
+    assert np.unique(found).size == 4
+    assert ((found > 0) & (found < 1)).all()
+
+
+def test_starts_without_any_centre_are_drawn_from_the_box():
+    centers = [[np.zeros((2, 3, 1))], [np.zeros((2, 3, 1))]]
+    counts = [np.array([[0.0, 0, 0], [1, 1, 1]])] * 2
+    held = np.ones((2, 1), dtype=bool)
+    (found,) = pooled_seeds(centers, counts, held, np.ones(1), [np.zeros(1)], 3, 0, BOX)
+    assert np.unique(found[0]).size == 3
+    assert found[1, 0].item() == 0.0
+    assert np.unique(found[1]).size == 3
+
+
+def test_where_all_records_are_the_same_so_are_the_centres():
+    centers, counts = seeds_of([[2.0]])
+    held, box = np.ones((1, 1), dtype=bool), ([np.full(1, 2.0)], [np.full(1, 2.0)])
+    (found,) = pooled_seeds(centers, counts, held, np.ones(1), [np.full(1, 2.0)], 3, 0, box)
+    assert found.ravel().tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 2, 2**32, 2**63 - 1])
+def test_any_plan_seed_serves_and_its_neighbour_shares_no_start(seed):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(1, 30, 1)).repeat(3, axis=0)
+    held = np.ones((1, 1), dtype=bool)
+    low, high = [np.zeros(2)], [np.ones(2)]
+
+    def starts(seed):
+        drawn = pooled_seeds(
+            [[table]], [np.ones((3, 30))], held, np.ones(1), [np.zeros(1)], 12, seed
+        )
+        return drawn[0], spread_seeds(low, high, np.ones(1), 3, 3, seed, n_candidates=5)[0]
+
+    for one, other in zip(starts(seed), starts(max(seed - 1, 1)), strict=True):
+        assert not any(np.array_equal(a, b) for a in one for b in other)
 
 
 def test_complete_sites_with_too_few_records_do_not_seed_alone():
