@@ -45,7 +45,7 @@ def threads():
 
 
 PLANS = {
-    "exact": plan_of(3, max_rounds=8),
+    "exact": plan_of(3, max_rounds=26),  # the default: robust, long enough to anneal
     "exact paper": plan_of(3, profile="paper", max_rounds=8),
     "exact int8": plan_of(3, encoding="int8", max_rounds=8),
     "weighted": plan_of(3, aggregation="weighted", max_rounds=4),
@@ -67,7 +67,13 @@ def test_the_order_of_replies_does_not_change_a_bit(name, dtype):
     assert [r["objective"] for r in shuffled.history] == [r["objective"] for r in plain.history]
 
 
-@pytest.mark.parametrize("name", ["exact paper", "weighted"])
+def test_the_default_plan_anneals_here():
+    history = run(SMALL, PLANS["exact"]).history
+    assert np.isnan(history[0]["objective"])
+    assert np.isfinite(history[-1]["objective"])
+
+
+@pytest.mark.parametrize("name", ["exact", "exact paper", "weighted"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_number_of_threads_does_not_change_a_bit(threads, name, dtype):
     hashes = set()

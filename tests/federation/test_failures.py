@@ -1,11 +1,13 @@
 """From round 1 on: a site that fails is dropped by name, and the run goes on or ends with 6."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from fedmvc_server.cardio import gaussian_views
+from fedmvc_server.local_grid import LocalGrid
 from strategies import messages as m
 from strategies.messages import from_bytes, to_bytes
 from tests.federation.harness import accuracy, federate, plan_of, pooled_labels, split, workers_of
@@ -133,6 +135,30 @@ def test_the_last_site_gone_is_6_whatever_the_quorum():
     assert (result.status, result.exit_code) == ("stopped", 6)
     for name in SITES:
         assert f"'{name}'" in result.stop_reason
+
+
+class Recording(LocalGrid):
+    """Keeps type and time to live of every message pushed."""
+
+    seen: ClassVar[list] = []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.seen += [(each.metadata.message_type, each.metadata.ttl) for each in messages]
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("aggregation", ["exact", "weighted"])
+def test_every_message_lives_as_long_as_the_exchange_waits(aggregation):
+    Recording.seen.clear()
+    result = federate(
+        plan(aggregation=aggregation, max_rounds=3), workers_of(SITES), grid_class=Recording
+    )
+    assert result.status == "completed"
+    kinds = [kind for kind, _ in Recording.seen]
+    for name, times in (("hello", 1), ("prepare", 1), ("seed", 1), ("round", 3), ("finish", 1)):
+        assert kinds.count(f"train.{name}") == times * len(SITES)
+    assert {ttl for _, ttl in Recording.seen} == {5.0}
 
 
 def leaves_after(number, name):

@@ -6,7 +6,12 @@ from torch.utils._pytree import tree_leaves
 
 from configs.errors import ConfigError
 from fedmvc_client.solvers.devices import resolve_device, resolve_dtype
-from fedmvc_client.solvers.heat_kernel import _Pass, heat_kernel_pass, memberships
+from fedmvc_client.solvers.heat_kernel import (
+    _Pass,
+    heat_kernel_pass,
+    kernel_distances,
+    memberships,
+)
 from fedmvc_client.solvers.views import PreparedViews
 from tests.solvers.cases import KERNELS, assert_statistics_close, blobs, make_case
 
@@ -82,6 +87,67 @@ def test_no_tensor_of_a_pass_is_on_a_hard_coded_device(heat_kernel, fuzzifier):
     with torch.device("meta"):
         sums = case.run(centers, weights, fuzzifier, n_threads=1)
     assert np.isfinite(sums.dispersion).all()
+
+
+class Downloads(TorchDispatchMode):
+    """On the meta device: counts copies to the CPU, and records what is made anywhere else."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+        self.devices = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        target = kwargs.get("device")
+        if func is torch.ops.aten._to_copy.default and target == torch.device("cpu"):
+            self.copies.append(tuple(args[0].shape))
+            # A meta tensor has no values to copy.
+            return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        out = func(*args, **kwargs)
+        if not any(t.device.type == "cpu" for t in inputs):  # else it is of a download, or of an
+            self.devices += [  # upload, which are counted or made by NumPy
+                t.device.type for t in tree_leaves(out) if isinstance(t, torch.Tensor)
+            ]
+        return out
+
+
+@pytest.mark.parametrize("function", [memberships, kernel_distances])
+@pytest.mark.parametrize("heat_kernel", KERNELS)
+def test_what_is_computed_by_record_leaves_the_device_at_the_end_alone(heat_kernel, function):
+    """One copy (c, b) a chunk of records; distances also take the view coefficients down."""
+    case = make_case(blobs(n=9000), heat_kernel)
+    prepared = PreparedViews(
+        case.views,
+        case.scaling,
+        heat_kernel,
+        cell_mass=case.cell_mass,
+        device=torch.device("meta"),
+    )
+    centers, weights = case.starts(1, 3)
+    settings = {k: v for k, v in case.settings(1, 1.3).items() if k != "bandwidth"}
+    if function is kernel_distances:
+        del settings["fuzzifier"]
+
+    with Downloads() as recorder:
+        found = function(
+            prepared,
+            [a[0] for a in centers],
+            weights[0],
+            bandwidth=case.bandwidth,
+            n_threads=1,
+            **settings,
+        )
+
+    assert found.shape == (9000, 3)
+    assert len(recorder.devices) > 20
+    assert set(recorder.devices) == {"meta"}
+    assert prepared.n_chunks > 1
+    by_record = [shape for shape in recorder.copies if shape != (len(case.views),)]
+    assert len(by_record) == prepared.n_chunks
+    assert all(3 in shape for shape in by_record)
+    assert len(recorder.copies) - len(by_record) == (function is kernel_distances)
 
 
 @pytest.mark.parametrize("heat_kernel", KERNELS)

@@ -71,6 +71,26 @@ def test_objective_never_rises_where_records_lack_views(heat_kernel):
     assert ((history[1:] - history[:-1]) / history[:-1]).max() <= 1e-12
 
 
+@pytest.mark.parametrize("heat_kernel", KERNELS)
+def test_the_order_memberships_centres_view_weights_descends_too(heat_kernel):
+    """U -> A -> V: the view weights come from a second pass, at the new centres."""
+    case = make_case(blobs(separation=1.5), heat_kernel, "minmax", factor=2.0)
+    centers, weights = case.starts(20, 4)
+    history = []
+    for _ in range(40):
+        first = case.run(centers, weights)
+        history.append(first.objective(weights, case.share, 5.0))
+        centers = list(first.next_centers(centers))
+        second = case.run(centers, weights)
+        history.append(second.objective(weights, case.share, 5.0))
+        weights = second.next_view_weights(case.share, 5.0, ACTIVE)
+
+    values = np.array(history)
+    assert values.shape == (80, 20)
+    assert ((values[1:] - values[:-1]) / values[:-1]).max() <= 1e-12
+    assert (values[-1] < 0.999 * values[0]).all()
+
+
 @pytest.mark.parametrize("heat_kernel", ["minmax", "absdev"])
 def test_printed_center_update_rises(heat_kernel):
     """Eq. 48 as printed loses delta: not a descent, in most starts."""
