@@ -245,6 +245,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
             preparation.mean,
             self.n_clusters,
             self.random_state,
+            preparation.box,
         )
         driver = FixedPointDriver(
             start,
