@@ -10,9 +10,12 @@ from configs.errors import ConfigError
 from configs.site import Policy
 from fedmvc_server.artefacts import prepare_folder, versions, write_model, write_rounds
 from fedmvc_server.cardio import cardio_views
+from fedmvc_server.cli import app as server
 from fedmvc_server.simulation import simulate
+from fedmvc_server.synthesize import synthesize_cardio
 from strategies.model import ClusterModel
 from strategies.run_state import RoundRecord
+from tests.cli.commands import call
 from tests.federation.harness import federate, plan_of, split, workers_of
 from tests.strategies.samples import model as sample_model
 
@@ -227,3 +230,29 @@ def test_an_interrupted_write_leaves_the_earlier_file(tmp_path, monkeypatch):
 
 def test_versions_name_what_a_result_depends_on():
     assert {"python", "flwr", "numpy", "torch", "scikit-learn"} <= set(versions())
+
+
+# -- what a run leaves at the sites ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregation", ["exact", "weighted"])
+def test_on_disk_the_personal_model_of_an_uneven_site_is_its_own(aggregation, tmp_path):
+    sites = tmp_path / "sites"
+    names = synthesize_cardio(sites, sites=3, n=900, partition="dirichlet", alpha=0.3, seed=1)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'method = "fedhk-mvfc"\nprofile = "paper"\nn_clusters = 4\nmax_rounds = 10\n'
+        f'[fedhk]\naggregation = "{aggregation}"\ngamma = 0.5\nrho = 0.5\n'
+    )
+    ended = call(server, "simulate", plan, "--data", sites, "--out", tmp_path / "run")
+    assert ended.code == 0, ended.err
+
+    published = np.load(tmp_path / "run" / "model.npz")
+    for name in names:
+        (folder,) = (sites / name / "results").iterdir()
+        own, common = np.load(folder / "personal_model.npz"), np.load(folder / "model.npz")
+        assert own.files == common.files == published.files
+        assert all(np.array_equal(common[key], published[key]) for key in common.files)
+        moved = [key for key in own.files if not np.array_equal(own[key], common[key])]
+        assert any("center" in key for key in moved), moved
+        assert "view_weights" in moved
