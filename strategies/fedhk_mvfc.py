@@ -316,7 +316,7 @@ class FedHKStrategy(FederatedStrategy):
                 partial(
                     check_local,
                     query=query,
-                    dims=setup.views.dims,
+                    reach=setup.preparation.reach,
                     site_rows=setup.site_rows,
                     site_clusters=self._site_clusters,
                 ),

@@ -26,6 +26,9 @@ from strategies.statistics import Floats
 
 #: Rounding that a float32 reply may carry.
 _SLACK = 1e-5
+#: A local centre may leave the pooled range (the median bears that), but not by this factor: sums
+#: of squares must stay finite.
+_FAR = 1e6
 
 
 def check_prepare(reply: PrepareReply, views: AgreedViews) -> None:
@@ -100,7 +103,7 @@ def check_local(
     site: str,
     reply: LocalModelReply,
     query: Query,
-    dims: Sequence[int],
+    reach: Sequence[tuple[Floats, Floats]],
     site_rows: Mapping[str, int],
     site_clusters: Callable[[str], int],
 ) -> None:
@@ -119,22 +122,24 @@ def check_local(
     for part in (reply.agreement, reply.partition_coefficient):
         if (part < 0).any() or (part > 1 + _SLACK).any():
             raise ProtocolError("its quality is not between 0 and 1")
-    if (reply.objective < 0).any():
-        raise ProtocolError("its objective is negative")
     if reply.n_rows != site_rows[site]:
         raise ProtocolError("its number of rows changed during the run")
+    # Each record adds at most sum_h v_h^alpha <= 1 to J.
+    if (reply.objective < 0).any() or (reply.objective > _above(reply.n_rows)).any():
+        raise ProtocolError(f"its objective is not between 0 and its {reply.n_rows} records")
     weights = reply.view_weights
     if weights.shape != query.view_weights.shape or (weights < 0).any():
         raise ProtocolError("its view weights are not weights of the run's views")
     if (np.abs(weights.sum(axis=1, dtype=np.float64) - 1.0) > _SLACK).any():
         raise ProtocolError("its view weights do not sum to 1")
-    if len(reply.centers) != len(dims):
-        raise ProtocolError(f"it sends {len(reply.centers)} views of {len(dims)}")
-    for centers, dim in zip(reply.centers, dims, strict=True):
-        if centers.shape != (n_starts, n_clusters, dim):
-            raise ProtocolError(
-                f"its centres have shape {centers.shape}, expected {(n_starts, n_clusters, dim)}"
-            )
+    if len(reply.centers) != len(reach):
+        raise ProtocolError(f"it sends {len(reply.centers)} views of {len(reach)}")
+    for centers, (_, size) in zip(reply.centers, reach, strict=True):
+        expected = (n_starts, n_clusters, *size.shape)
+        if centers.shape != expected:
+            raise ProtocolError(f"its centres have shape {centers.shape}, expected {expected}")
+        if (np.abs(centers) > _above(_FAR * size)).any():
+            raise ProtocolError(f"its centres lie beyond {_FAR:g} times the range of the records")
 
 
 def check_finish(

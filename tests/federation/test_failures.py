@@ -343,6 +343,10 @@ LOCAL_FAILURES = {
     "agreement above 1": replaced(agreement=np.full(5, 1.5)),
     "agreement below 0": replaced(agreement=np.full(5, -0.5)),
     "partition coefficient above 1": replaced(partition_coefficient=np.full(5, 40.0)),
+    "objective above its records": replaced(objective=np.full(5, 1e308)),
+    "centres beyond all range": lambda reply: to_bytes(
+        dataclasses.replace(reply, centers=tuple(a * 0 + 1e300 for a in reply.centers))
+    ),
     "negative objective": replaced(objective=np.full(5, -1.0)),
     "another number of rows": replaced(n_rows=4_000_000),
     "view weights that sum to 2": replaced(view_weights=np.ones((5, 2))),
