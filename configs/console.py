@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+from typing import Any
 
 import typer
 from click import ClickException
@@ -12,9 +14,11 @@ from click.exceptions import Abort, Exit
 
 from configs.errors import INTERRUPTED, ConfigError, FedMVCError, InternalError
 
-__all__ = ["run_app", "set_up_logging"]
+__all__ = ["print_json", "run_app", "set_up_logging"]
 
 _LOG = logging.getLogger("fedmvc")
+#: Whether this command has printed its JSON object: a failure after it adds no second one.
+_printed: list[bool] = []
 
 
 class _Console(logging.Handler):
@@ -70,9 +74,13 @@ def run_app(app: typer.Typer) -> int:
     where ``FEDMVC_LOG_LEVEL`` is DEBUG.
     """
     set_up_logging()
+    _printed.clear()
     try:
         code = app(standalone_mode=False)
     except FedMVCError as error:
+        if "--json" in sys.argv and not _printed:
+            failed = {"exit_code": error.code, "stop_reason": error.public_message}
+            print_json({"status": "failed", **failed})
         _say(error.public_message)
         if error.local_detail:
             print(f"  {error.local_detail}", file=sys.stderr)
@@ -95,6 +103,12 @@ def run_app(app: typer.Typer) -> int:
     if code == INTERRUPTED:  # what typer makes of Ctrl-C
         _say("stopped at the keyboard")
     return code if isinstance(code, int) else 0
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print the one JSON object of a command with ``--json``."""
+    _printed.append(True)
+    print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _say(sentence: str) -> None:

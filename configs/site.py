@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from configs.errors import ConfigError
 from configs.tables import Table, parse_table, read_toml
 
-__all__ = ["Device", "Dialect", "Keys", "Policy", "SiteConfig"]
+__all__ = ["SITE_NAME", "Device", "Dialect", "Keys", "Policy", "SiteConfig"]
 
-_SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _DEVICE = r"^(auto|cpu|cuda(:[0-9]+)?)$"
 
 
@@ -78,7 +78,7 @@ class SiteConfig(Table):
     """A site's ``site.toml``. Only ``name`` and ``[data]`` are required."""
 
     name: str = Field(
-        pattern=_SITE_NAME,
+        pattern=SITE_NAME,
         description="1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
     )
     data: dict[str, Annotated[str, Field(min_length=1)]] = Field(

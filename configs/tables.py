@@ -195,8 +195,13 @@ def _choices(annotation: Any) -> Iterator[object]:
 
 def _suggest(unknown: str, table: type[BaseModel], model: type[BaseModel]) -> str:
     """Say where an unknown key may belong."""
+    elsewhere = any(
+        unknown in inner.model_fields
+        for field in model.model_fields.values()
+        for inner in _models(field.annotation)
+    )
     close = difflib.get_close_matches(unknown, table.model_fields, n=1)
-    if close:
+    if close and not elsewhere and unknown not in model.model_fields:
         return f"did you mean '{close[0]}'?"
     if table is not model and unknown in model.model_fields:
         return f"'{unknown}' belongs at the top of the file, before the first table."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.console import run_app
+from configs.console import print_json, run_app
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
@@ -72,7 +71,7 @@ def check(
         },
     }
     if as_json:
-        print(json.dumps(report, indent=2))
+        print_json(report)
     else:
         _print_report(report)
 
@@ -148,7 +147,7 @@ def predict(
     found = predict_files(model, data, out, site)
     outside = int((found.outside_bounds > 0).sum())
     if as_json:
-        print(json.dumps({"out": str(out), "rows": len(found.ids), "rows_outside_bounds": outside}))
+        print_json({"out": str(out), "rows": len(found.ids), "rows_outside_bounds": outside})
     else:
         print(f"labelled {len(found.ids)} rows ({outside} with a cell outside its bounds): {out}")
 

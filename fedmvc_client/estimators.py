@@ -343,7 +343,9 @@ def _check_views(views: Any) -> list[Floats]:
     arrays: list[Floats] = []
     for h, view in enumerate(views):
         try:
-            array = np.array(view, dtype=np.float64)
+            if np.iscomplexobj(view):
+                raise TypeError("complex numbers")
+            array = np.array(np.ma.filled(np.ma.asarray(view, dtype=np.float64), np.nan))
         except (TypeError, ValueError) as error:
             raise DataRefused(
                 f"view {h} is not a table of numbers: give an array of shape (rows, columns), NaN "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from configs.console import run_app, set_up_logging
-from configs.errors import INTERRUPTED, error_for_code
+from configs.console import print_json, run_app, set_up_logging
+from configs.errors import INTERRUPTED, FedMVCError, error_for_code
 from configs.plan import RunPlan
 
 app = typer.Typer(
@@ -58,7 +59,7 @@ def cardio(
 
     names = synthesize_cardio(out, sites=sites, n=n, partition=partition, alpha=alpha, seed=seed)
     if as_json:
-        _print_json({"out": str(out), "sites": names, "n": n, "partition": partition, "seed": seed})
+        print_json({"out": str(out), "sites": names, "n": n, "partition": partition, "seed": seed})
     else:
         print(f"wrote {n} patients at {len(names)} sites into {out}: {', '.join(names)}")
 
@@ -103,15 +104,21 @@ def simulate(
             checked, data, backend=backend, out=out, observer=observer, run_id=run_id
         )
     scores: dict[str, Any] = {}
+    unscored: FedMVCError | None = None
     if truth is not None and result.status == "completed":
-        scores = score_folders(checked, data, result, truth)
+        try:
+            scores = score_folders(checked, data, result, truth)
+        except FedMVCError as error:
+            unscored = error
     if as_json:
         written = json.loads((out / "result.json").read_text(encoding="utf-8"))
-        _print_json({**written, **({"scores": scores} if scores else {})})
+        print_json({**written, **({"scores": scores} if scores else {})})
     elif result.rounds:
         print(summary(result, out, scores))
         if result.status == "completed":
             print(f"each site's memberships: {data}/SITE/results/{result.run_id}")
+    if unscored is not None:
+        _end(unscored.code, f"the run completed but is not scored: {unscored.public_message}")
     _end(result.exit_code, result.stop_reason)
 
 
@@ -140,7 +147,7 @@ def run(
     path = out / "result.json"
     written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if as_json:
-        _print_json(written)
+        print_json(written)
     elif code == 0:
         print(f"completed in {written.get('rounds')} rounds; results: {out}")
     _end(code, written.get("stop_reason", "the run failed"))
@@ -162,10 +169,12 @@ def _log_row(row: dict[str, str]) -> None:
     )
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
 def main() -> int:
     """Console script; returns the exit code."""
-    return run_app(app)
+    code = run_app(app)
+    if code == INTERRUPTED:
+        # A thread of Flower's Ray engine may still wait for its sites; nobody waits for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

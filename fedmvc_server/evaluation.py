@@ -65,13 +65,16 @@ def read_truth(path: Path) -> dict[str, int]:
     DataRefused
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [(row["id"], row["label"]) for row in csv.DictReader(file)]
-        if not rows or any(label is None for _, label in rows):
+        if not rows or any(not label for _, label in rows):
             raise ValueError("no row, or a row without a label")
+        if len({record for record, _ in rows}) != len(rows):
+            raise ValueError("an id stands there twice")
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise DataRefused(
-            f"'{path.name}' is not a readable truth file: give a CSV with columns id and label",
+            f"'{path.name}' is not a readable truth file: give a CSV (commas, UTF-8) with "
+            "columns id and label, every id once and with a label",
             local_detail=f"{path}: {error}",
         ) from error
     numbers = {label: i for i, label in enumerate(sorted({label for _, label in rows}))}
@@ -86,6 +89,11 @@ def match_truth(truth: Mapping[str, int], ids: Sequence[str], name: str) -> Labe
     DataRefused
         Where records are not in the truth file.
     """
+    if len(set(ids)) != len(ids):
+        raise DataRefused(
+            f"{len(ids) - len(set(ids))} ids of the run occur at more than one site: '{name}' "
+            "cannot tell them apart; give every patient an id of its own"
+        )
     lacking = sum(record not in truth for record in ids)
     if lacking:
         raise DataRefused(

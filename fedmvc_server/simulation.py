@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 from configs.errors import ConfigError, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
+from configs.site import SITE_NAME
 from fedmvc_client.app import app as client_app
 from fedmvc_client.relay import registered_workers
 from fedmvc_client.socket_server import serve_sites
@@ -32,7 +34,7 @@ Arrays = Mapping[str, Mapping[str, Sequence[np.ndarray[Any, Any] | None]]]
 
 
 def simulate(
-    plan: RunPlan | Mapping[str, Any],
+    plan: RunPlan | Mapping[str, Any] | str | Path,
     sites: Arrays,
     *,
     schema: DataSchema | None = None,
@@ -44,7 +46,7 @@ def simulate(
 
     Parameters
     ----------
-    plan : RunPlan or mapping
+    plan : RunPlan, mapping or path
         A mapping is validated as a plan file would be.
     sites : mapping
         ``{name: {"views": [array of shape (n, d_h) or None, ...]}}``; None where a site lacks a
@@ -70,7 +72,7 @@ def simulate(
     QuorumLost
         Where there are fewer sites than ``quorum.min_sites``.
     """
-    plan = plan if isinstance(plan, RunPlan) else RunPlan.parse(dict(plan))
+    plan = _plan_of(plan)
     views = {name: _views_of(name, site) for name, site in sites.items()}
     if not views:
         raise ConfigError("simulate was given 0 sites: give at least one")
@@ -133,11 +135,13 @@ def _as_view(view: Any) -> np.ndarray[Any, Any] | None:
     if view is None:
         return None
     try:
-        array = np.asarray(view, dtype=np.float64)
+        if np.iscomplexobj(view):
+            raise TypeError("complex numbers")
+        array = np.ma.filled(np.ma.asarray(view, dtype=np.float64), np.nan)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            "a view is not a table of numbers: give arrays of shape (rows, columns), NaN where "
-            "missing"
+            "a view is not a table of real numbers: give arrays of shape (rows, columns), NaN "
+            "where missing"
         ) from error
     if array.ndim != 2:
         raise ConfigError(
@@ -146,9 +150,31 @@ def _as_view(view: Any) -> np.ndarray[Any, Any] | None:
     return array
 
 
+def _plan_of(plan: RunPlan | Mapping[str, Any] | str | Path) -> RunPlan:
+    if isinstance(plan, RunPlan):
+        return plan
+    if isinstance(plan, str | Path):
+        return RunPlan.load(plan)
+    return RunPlan.parse(_plain(plan))
+
+
+def _plain(value: Any) -> Any:
+    """Return nested mappings as dictionaries and NumPy's numbers as Python's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _views_of(name: str, site: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
-    if not isinstance(site, Mapping) or "views" not in site:
-        raise ConfigError(f"site '{name}' has no entry 'views': give {{'views': [array, ...]}}")
+    if not isinstance(name, str) or not re.match(SITE_NAME, name):
+        raise ConfigError(
+            f"site name {name!r} is none: use 1 to 64 letters, digits, '.', '_' or '-', the first "
+            "a letter or digit"
+        )
+    if not isinstance(site, Mapping) or set(site) != {"views"}:
+        raise ConfigError(
+            f"site '{name}' needs one entry 'views' and no other: give {{'views': [array, ...]}}"
+        )
     return [_as_view(view) for view in site["views"]]
 
 

@@ -513,3 +513,9 @@ def test_truth_of_other_patients_is_refused(sites, tmp_path):
     assert "'truth.csv' lacks 598 of the run's 600 records" in ended.sentence
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "completed"  # the run itself is not lost
+
+
+def test_a_failure_with_json_is_one_object_too(tmp_path):
+    done = run_script("fedmvc-client", "check", "--site", tmp_path / "nope", "--json")
+    assert done.code == 2
+    assert json.loads(done.out)["exit_code"] == 2

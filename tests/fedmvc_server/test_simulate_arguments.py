@@ -15,8 +15,12 @@ VIEW = np.arange(20.0).reshape(10, 2)
     ("sites", "sentence"),
     [
         ({}, "0 sites"),
-        ({"a": {}}, "site 'a' has no entry 'views'"),
-        ({"a": {"views": [[[1.0], [2.0, 3.0]]]}}, "not a table of numbers"),
+        ({"a": {}}, "site 'a' needs one entry 'views'"),
+        ({"a": {"views": [VIEW], "labels": []}}, "site 'a' needs one entry 'views'"),
+        ({1: {"views": [VIEW]}}, "site name 1 is none"),
+        ({"a b": {"views": [VIEW]}}, "site name 'a b' is none"),
+        ({"a": {"views": [VIEW + 1j]}}, "real numbers"),
+        ({"a": {"views": [[[1.0], [2.0, 3.0]]]}}, "not a table of real numbers"),
         ({"a": {"views": [np.arange(3.0)]}}, "1 dimensions"),
         ({"a": {"views": [VIEW]}, "b": {"views": [VIEW, VIEW]}}, r"\[1, 2\] views"),
         ({"a": {"views": [VIEW, None]}}, "view 1 is None at all 1 sites"),
@@ -36,3 +40,14 @@ def test_a_schema_of_fewer_views_loses_no_view_in_silence():
 def test_an_unknown_backend_is_refused():
     with pytest.raises(ConfigError, match="'cloud' is unknown"):
         simulate(PLAN, {"a": {"views": [VIEW]}}, backend="cloud")
+
+
+def test_masked_cells_are_missing_and_numpy_numbers_are_numbers():
+    rng = np.random.default_rng(0)
+    view = rng.normal(size=(40, 2))
+    hole = view.copy()
+    hole[3, 0] = np.nan
+    plan = {**PLAN, "n_clusters": np.int64(2)}
+    masked = simulate(plan, {"a": {"views": [np.ma.masked_invalid(hole)]}})
+    assert masked.model.sha256() == simulate(PLAN, {"a": {"views": [hole]}}).model.sha256()
+    assert masked.model.sha256() != simulate(PLAN, {"a": {"views": [view]}}).model.sha256()
