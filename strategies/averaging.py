@@ -100,6 +100,7 @@ class AveragingDriver:
         self.settled = np.zeros(n_starts, dtype=bool)
         self.weights: dict[str, Floats] = {}
         self.best_weights: dict[str, float] = {}
+        self._held = np.ones(view_weights.shape[1], dtype=bool)
         self._rows: dict[str, dict[int, NDArray[np.int64]]] = {}
 
     @property
@@ -132,8 +133,15 @@ class AveragingDriver:
             np.ones(starts.shape[0]),
         )
 
-    def restart(self) -> None:
-        """Forget every J and go on with every start: the set of sites behind J has changed."""
+    def restart(self, held: NDArray[np.bool_]) -> None:
+        """Forget every J and go on with every start: the set of sites behind J has changed.
+
+        Parameters
+        ----------
+        held : ndarray of shape (s,), bool
+            Views that anybody still holds; another's weight becomes 0, its centres stay.
+        """
+        self._held = held
         self.objectives[:] = np.inf
         self.settled[:] = False
 
@@ -165,7 +173,7 @@ class AveragingDriver:
             new_centers.append(self._combine(stacked, weights, old))
         shares = np.stack([np.where(models[n].held, models[n].view_weights, np.nan) for n in names])
         combined = self._combine(shares, weights, query.view_weights)
-        new_weights = on_simplex(combined, query.view_weights)
+        new_weights = on_simplex(np.where(self._held, combined, 0.0), query.view_weights)
         self._move(query, new_centers, new_weights, models)
         self.weights = {name: weights[i] for i, name in enumerate(names)}
         leader = first_among_best(self.objectives[query.starts], self.tol)

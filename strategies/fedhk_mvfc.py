@@ -130,11 +130,9 @@ class FedHKStrategy(FederatedStrategy):
             [r.partly_missing for r in ordered],
             [r.moments for r in ordered],
         )
-        for h, j in preparation.constant_columns():
-            self.warn(
-                f"column '{views.descriptions[h].columns[j]}' of view '{views.names[h]}' is "
-                "constant over all sites: it is kept with weight 0"
-            )
+        for h, j, why in preparation.silent_columns():
+            column = views.descriptions[h].columns[j]
+            self.warn(f"column '{column}' of view '{views.names[h]}' {why}")
         return preparation
 
     def _seed(
@@ -323,7 +321,7 @@ class FedHKStrategy(FederatedStrategy):
             )
             if self.sites != present:
                 present = self.sites
-                driver.restart()
+                driver.restart(self._still_held(setup.views))
             driver.advance(
                 query, {s: site_model(r, setup.views.held[s]) for s, r in replies.items()}
             )

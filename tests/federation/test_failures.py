@@ -213,12 +213,15 @@ def test_after_a_drop_the_run_equals_one_of_the_remaining_sites(encoding):
         assert np.abs(a[order] - b).max() < 1e-3
 
 
-def test_a_view_that_left_with_its_only_holder_has_no_weight():
+@pytest.mark.parametrize("aggregation", ["exact", "weighted", "median"])
+def test_a_view_that_left_with_its_only_holder_has_no_weight(aggregation):
     """Its dispersion is 0 from then on, which must not make it the best view."""
     sites = {name: {"views": [site["views"][0], None]} for name, site in SITES.items()}
     sites["site-01"] = SITES["site-01"]
     result = federate(
-        plan(on_missing="continue"), workers_of(sites), change={"site-01": in_round(3, raising)}
+        plan(on_missing="continue", aggregation=aggregation),
+        workers_of(sites),
+        change={"site-01": in_round(3, raising)},
     )
     assert result.status == "completed", result.stop_reason
     assert result.model.view_weights.tolist() == [1.0, 0.0]

@@ -186,7 +186,7 @@ def test_a_settled_start_is_measured_again_after_a_site_left():
     assert chosen.settled.tolist() == [True, False]
     query = chosen.query()
     assert query.starts.tolist() == [1]
-    chosen.restart()
+    chosen.restart(np.ones(2, dtype=bool))
     chosen.advance(query, {"a": site((3, 3), (3, 3), objective=5.7)})
     assert not chosen.done
     assert chosen.query().starts.tolist() == [0, 1]
