@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 from configs.errors import ConfigError, DataRefused
 from configs.profiles import HeatKernelSettings, resolve_heat_kernel
 from fedmvc_client.solvers.devices import resolve_device, resolve_dtype
+from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
@@ -69,6 +70,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
     Attributes
     ----------
     labels_ : ndarray of shape (n,), int64
+        0 .. c-1; -1 for a row without any observed cell.
     membership_ : ndarray of shape (n, c)
         Rows on the simplex.
     cluster_centers_ : list of ndarray of shape (c, d_h)
@@ -142,6 +144,8 @@ class HKMVFC(ClusterMixin, BaseEstimator):
             Where the views do not fit each other or hold fewer rows than clusters.
         """
         arrays = _check_views(views)
+        if not any(np.isfinite(array).any() for array in arrays):
+            raise DataRefused(f"the {len(arrays)} views hold 0 observed cells: there is no data")
         settings = self._settings(sum(a.shape[1] for a in arrays))
         n_rows = arrays[0].shape[0]
         if self.n_clusters > n_rows:
@@ -155,7 +159,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         driver = self._drive(preparation, prepared, bandwidth)
         self._keep(driver, preparation, bandwidth)
         self.membership_ = self._memberships(prepared)
-        self.labels_ = self.membership_.argmax(axis=1)
+        self.labels_ = hard_labels(self.membership_, prepared.held)
         self._warn(driver)
         return self
 
@@ -182,8 +186,10 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         return self._memberships(self._prepared(arrays, self.preparation_, new_rows=True))
 
     def predict(self, views: Sequence[ArrayLike]) -> NDArray[np.int64]:
-        """Cluster of each new row: the largest of `predict_membership`."""
-        return self.predict_membership(views).argmax(axis=1)
+        """Cluster of each new row: the largest of `predict_membership`, -1 for an empty row."""
+        membership = self.predict_membership(views)
+        held = np.stack([np.isfinite(a).any(axis=1) for a in _check_views(views)], axis=1)
+        return hard_labels(membership, held)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -297,9 +303,11 @@ class HKMVFC(ClusterMixin, BaseEstimator):
 
     def _warn(self, driver: FixedPointDriver) -> None:
         self.warnings_ = [
-            f"column {j} of view {h} is constant: it is kept with weight 0"
-            for h, j in self.preparation_.constant_columns()
+            f"column {j} of view {h} {why}" for h, j, why in self.preparation_.silent_columns()
         ]
+        unlabelled = int((self.labels_ < 0).sum())
+        if unlabelled:
+            self.warnings_.append(f"{unlabelled} rows hold no observed cell: their label is -1")
         self.warnings_ += collapse_warnings(
             self._scaled_centers,
             self.view_weights_,
@@ -362,8 +370,6 @@ def _check_views(views: Any) -> list[Floats]:
             )
         array[~np.isfinite(array)] = np.nan
         arrays.append(array)
-    if arrays and not any(np.isfinite(array).any() for array in arrays):
-        raise DataRefused(f"the {len(arrays)} views hold 0 observed cells: there is no data")
     if not arrays:
         raise DataRefused("0 views were given: give a list of at least one array (rows, columns)")
     return arrays

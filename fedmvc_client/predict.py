@@ -18,6 +18,7 @@ from configs.schema import DataSchema
 from configs.site import Device, SiteConfig
 from fedmvc_client.data import SiteData, load_site
 from fedmvc_client.results import read_model
+from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import kernel_distances, memberships
 from fedmvc_client.solvers.views import PreparedViews
 from strategies.messages import ClusterModel
@@ -35,9 +36,11 @@ class Prediction:
     ----------
     ids : tuple of str
     labels : ndarray of shape (n,), int64
+        -1 for a record without any observed cell.
     membership : ndarray of shape (n, c)
     distance : ndarray of shape (n,)
-        Heat-kernel distance to the record's own cluster, 0 (on the centre) to 1.
+        Heat-kernel distance to the record's own cluster, 0 (on the centre) to 1; NaN where there
+        is none.
     outside_bounds : ndarray of shape (n,), int64
         Cells outside the model's bounds: there the model extrapolates.
     """
@@ -89,7 +92,7 @@ def predict(model: ClusterModel, data: SiteData, device: Device) -> Prediction:
         fuzzifier=model.fuzzifier,
         view_exponent=model.view_exponent,
     )
-    labels = membership.argmax(axis=1)
+    labels = hard_labels(membership, prepared.held)
     distances = kernel_distances(
         prepared,
         centers,
@@ -102,7 +105,7 @@ def predict(model: ClusterModel, data: SiteData, device: Device) -> Prediction:
         data.ids,
         labels,
         membership,
-        np.take_along_axis(distances, labels[:, None], axis=1)[:, 0],
+        np.where(labels < 0, np.nan, distances[np.arange(len(labels)), labels]),
         _outside(model, views, len(data.ids)),
     )
 

@@ -22,6 +22,7 @@ Labels = NDArray[np.int64]
 
 def accuracy(truth: Labels, labels: Labels) -> float:
     """Share of records in the cluster matched to their class (Eq. 116, Hungarian matching)."""
+    labels = np.where(labels < 0, labels.max() + 1, labels)  # unlabelled: a group of their own
     size = int(max(truth.max(), labels.max())) + 1
     table = np.zeros((size, size))
     np.add.at(table, (truth, labels), 1)

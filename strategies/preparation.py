@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from configs.profiles import ANNEALING, AUTO_BANDWIDTH_FACTOR, HeatKernelSettings
 from strategies.statistics import Floats, Moments, ViewScaling
 
+#: What a reader must know of a column that takes two values, with kernel "minmax".
+TWO_VALUED = (
+    "takes two values only, and heat_kernel 'minmax' gives the lower one coefficient 0: the column "
+    "has no effect; use heat_kernel 'one' or profile 'robust'"
+)
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -107,13 +113,25 @@ class Preparation:
             ]
         )
 
-    def constant_columns(self) -> list[tuple[int, int]]:
-        """Columns (view, column) that do not vary over any site."""
-        return [
-            (h, int(j))
-            for h, sc in enumerate(self.scaling)
-            for j in np.flatnonzero(~np.isfinite(sc.delta_b))
-        ]
+    def silent_columns(self) -> list[tuple[int, int, str]]:
+        """Columns (view, column, why) that have no effect on the clusters.
+
+        With kernel "minmax" a column of two values is one: its lower value has coefficient 0, so
+        only the upper one counts, and every centre comes to lie on it.
+        """
+        found = []
+        for h, (m, sc) in enumerate(zip(self.moments, self.scaling, strict=True)):
+            width = m.maximum - m.minimum
+            gap = m.variance - (m.mean - m.minimum) * (m.maximum - m.mean)
+            two_valued = np.abs(gap) <= 1e-9 * width**2
+            for j in range(width.shape[0]):
+                if m.count[j] == 0:
+                    found.append((h, j, "has no observed cell: it is kept with weight 0"))
+                elif not np.isfinite(sc.delta_b[j]):
+                    found.append((h, j, "is constant: it is kept with weight 0"))
+                elif self.settings.heat_kernel == "minmax" and two_valued[j]:
+                    found.append((h, j, TWO_VALUED))
+        return found
 
     @property
     def box(self) -> tuple[list[Floats], list[Floats]]:

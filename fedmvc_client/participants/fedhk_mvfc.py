@@ -20,6 +20,7 @@ from fedmvc_client.participants.fedhk_checks import (
     site_clusters,
 )
 from fedmvc_client.policy import enforce_view
+from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
@@ -276,7 +277,7 @@ class FedHKParticipant:
         )
         result = SiteResult(
             self.records.ids,
-            membership.argmax(axis=1),
+            hard_labels(membership, prepared.held),
             membership,
             model,
             self._personal_model(model, prepared),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 #: Smallest S: a record on a centre gets membership 1 there, one without any view 1/c everywhere.
 DISTANCE_FLOOR = 1e-15
@@ -45,3 +47,19 @@ def membership_power(total: torch.Tensor, power: torch.Tensor, fuzzifier: float)
     power, normaliser = inverse_power(total, power, 1.0 / (fuzzifier - 1.0))
     scale = normaliser.log_().mul_(-fuzzifier).exp_()
     return total.mul_(power).mul_(scale)
+
+
+def hard_labels(membership: NDArray[np.float64], held: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Cluster of the largest membership; -1 for a record without any observed cell.
+
+    Parameters
+    ----------
+    membership : ndarray of shape (n, c)
+    held : ndarray of shape (n, s), bool
+        Views that each record holds.
+
+    Returns
+    -------
+    ndarray of shape (n,), int64
+    """
+    return np.where(held.any(axis=1), membership.argmax(axis=1), -1)

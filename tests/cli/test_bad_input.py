@@ -345,7 +345,7 @@ def test_constant_column_is_kept_with_weight_0_and_warned(sites, tmp_path):
     ended = simulate(sites, tmp_path)
 
     assert ended.code == 0
-    warning = "column 'ecg_y' of view 'ecg' is constant over all sites: it is kept with weight 0"
+    warning = "column 'ecg_y' of view 'ecg' is constant: it is kept with weight 0"
     assert f"warning: {warning}" in ended.out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert warning in result["warnings"]

@@ -183,3 +183,27 @@ def test_a_parameter_out_of_range_is_named_with_its_value(name, value):
 def test_views_that_hold_no_numbers_are_refused_in_words(views):
     with pytest.raises(DataRefused, match=r"not a table of numbers|0 observed cells"):
         HKMVFC(1).fit(views)
+
+
+def test_a_two_valued_column_is_named_where_the_minmax_kernel_makes_it_void():
+    rng = np.random.default_rng(3)
+    truth = np.arange(300) % 3
+    views = [np.c_[rng.normal(size=(300, 2)), np.eye(3)[truth]]]
+    paper = HKMVFC(3, profile="paper").fit(views)
+    assert [w for w in paper.warnings_ if "two values" in w and w.startswith("column 2 of view 0")]
+    np.testing.assert_allclose(paper.cluster_centers_[0][:, 2:], 1.0)
+    robust = HKMVFC(3, profile="robust").fit(views)
+    assert not [w for w in robust.warnings_ if "two values" in w]
+
+
+def test_a_row_without_a_cell_has_no_label():
+    rng = np.random.default_rng(0)
+    views = [rng.normal(size=(60, 2)) + 9 * (np.arange(60) % 2)[:, None] for _ in range(2)]
+    for view in views:
+        view[5] = np.nan
+    model = HKMVFC(2).fit(views)
+    assert model.labels_[5] == -1
+    assert (np.delete(model.labels_, 5) >= 0).all()
+    assert any("1 rows hold no observed cell" in w for w in model.warnings_)
+    assert model.predict([v[4:7] for v in views])[1] == -1
+    assert model.predict([v[5:6] for v in views]).tolist() == [-1]

@@ -109,7 +109,7 @@ def test_a_view_that_nobody_holds_is_inactive_and_divides_by_nothing():
     assert found.holding_share.tolist() == [1.0, 1.0]
     assert found.active.tolist() == [True, False]
     assert found.equal_weights.tolist() == [1.0, 0.0]
-    assert found.constant_columns() == [(1, 0)]
+    assert [(h, j) for h, j, _ in found.silent_columns()] == [(1, 0)]
 
 
 # -- starting centres ------------------------------------------------------------------------
