@@ -25,6 +25,8 @@ from strategies.statistics import Floats, SufficientStatistics
 
 #: Rise of J, relative, that rounding alone can cause.
 ROUNDING = 1e-12
+#: J in units of ``sum_h v_h^alpha`` below which it is noise: every record lies on a centre.
+NEGLIGIBLE = 1e-13
 #: Starts whose J differ by less than this, relative, have found the same solution.
 TIE = 1e-9
 #: Points kept for Anderson's least-squares problem.
@@ -104,12 +106,19 @@ class Start:
         self.memory.clear()
         self.accelerated = False
 
-    def advance(self, objective: float, following: Floats, tol: float, accelerate: bool) -> None:
-        """Take the evaluation at ``point``: its J and the plain next point."""
+    def advance(
+        self,
+        objective: float,
+        following: Floats,
+        tol: float,
+        accelerate: bool,
+        negligible: float = 0.0,
+    ) -> None:
+        """Take the evaluation at ``point``: its J, the plain next point, and what J is noise."""
         self.evaluations += 1
         self.stage_evaluations += 1
         worse = self.objective is not None and not (
-            objective <= self.objective + ROUNDING * abs(self.objective)
+            objective <= self.objective + ROUNDING * abs(self.objective) + negligible
         )
         if self.accelerated and worse and self.plain is not None:
             self.point, self.accelerated = self.plain, False
@@ -117,7 +126,8 @@ class Start:
             return
         self.last_decrease = self.decrease
         self.decrease = np.inf if self.objective is None else self.objective - objective
-        settled = self.objective is not None and abs(self.decrease) <= tol * abs(objective)
+        bound = tol * abs(objective) + negligible
+        settled = self.objective is not None and abs(self.decrease) <= bound
         self.objective = objective
         self.accepted = self.point
         self.plain = following
@@ -288,12 +298,17 @@ class FixedPointDriver:
                 self._pack([c[row] for c in centers], weights[row]),
                 self.tol,
                 self.accelerate,
+                float(NEGLIGIBLE * (query.view_weights[row] ** self.view_exponent).sum()),
             )
         self._drop_losers()
 
     def _drop_losers(self) -> None:
         """Drop starts whose J cannot be expected to come below the best one."""
-        finals = [s for s in self.starts if s.in_last_stage and s.objective is not None]
+        finals = [
+            s
+            for s in self.starts
+            if s.in_last_stage and s.objective is not None and s.status != "dropped"
+        ]
         if not finals:
             return
         best = min(finals, key=lambda s: np.inf if s.objective is None else s.objective)

@@ -411,3 +411,27 @@ def test_an_old_objective_is_not_compared_after_a_site_left():
     start.advance(9.5, np.ones(1), 1e-6, True)
     assert start.objective == 9.5
     assert start.status == "running"
+
+
+@pytest.mark.parametrize("acceleration", ["anderson", "none"])
+def test_records_on_their_own_centres_end_the_run_with_a_start_left(acceleration):
+    """J is noise around 1e-16 there; once every start was dropped against a frozen one."""
+    from fedmvc_client.estimators import HKMVFC
+    from fedmvc_server.simulation import simulate
+
+    rng = np.random.default_rng(0)
+    views = [rng.normal(size=(6, 2)), rng.normal(size=(6, 2))]
+    plan = {
+        "method": "fedhk-mvfc",
+        "profile": "paper",
+        "n_clusters": 6,
+        "fedhk": {"acceleration": acceleration},
+    }
+    result = simulate(plan, {"a": {"views": views}})
+    assert result.status == "completed", result.stop_reason
+    assert result.rounds < 10
+    assert result.warnings == []
+    assert sorted(result.site_results["a"].labels) == list(range(6))
+    model = HKMVFC(6, profile="paper").fit(views)
+    assert model.warnings_ == []
+    assert sorted(model.labels_) == list(range(6))
