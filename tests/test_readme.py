@@ -76,3 +76,26 @@ def test_exit_codes_are_those_of_the_error_tree():
     classes = [getattr(errors, name) for name in errors.__all__]
     codes = {c.code for c in classes if isinstance(c, type)}
     assert documented == {0, errors.INTERRUPTED} | codes
+
+
+@pytest.mark.slow
+def test_the_output_shown_is_what_the_demo_prints(tmp_path):
+    from configs.plan import RunPlan
+    from fedmvc_server.report_text import summary
+    from fedmvc_server.simulation import score_folders, simulate_folders
+    from fedmvc_server.synthesize import synthesize_cardio
+
+    sites, plan = tmp_path / "sites", RunPlan.load(ROOT / "configs" / "presets" / "paper.toml")
+    synthesize_cardio(sites)
+    result = simulate_folders(plan, sites, out=tmp_path / "run")
+    printed = summary(
+        result, tmp_path / "run", score_folders(plan, sites, result, sites / "truth.csv")
+    ).splitlines()
+
+    (shown,) = blocks("text")
+    first, *others = shown.splitlines()
+    assert re.sub(r"[\d.]+ s:", "S s:", first) == re.sub(r"[\d.]+ s:", "S s:", printed[0])
+    for line in others:
+        if line.startswith("bytes"):  # numbers in the headers have a digit more or less
+            line, printed = re.sub(r"\d", "", line), [re.sub(r"\d", "", p) for p in printed]
+        assert line in printed

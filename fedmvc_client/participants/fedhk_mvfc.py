@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import ProtocolError
+from configs.errors import DataRefused, ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.participants.fedhk_averaging import LocalModels, personal_model
 from fedmvc_client.participants.fedhk_checks import (
@@ -102,6 +102,8 @@ class FedHKParticipant:
         Raises
         ------
         ProtocolError
+        DataRefused
+            Where the squares of a column overflow.
         PolicyRefused
             Where fewer than ``min_cell`` records hold a view.
         """
@@ -121,10 +123,21 @@ class FedHKParticipant:
             holding.append(int((observed > 0).sum()))
             enforce_view(self.site, self._min_cell, name, holding[-1])
             partly.append(int(((observed > 0) & (observed < dim)).sum()))
-            moments.append(Moments.of(values))
+            moments.append(self._moments(name, values))
         return PrepareReply(
             self.run_id, self.n_rows, np.array(holding), np.array(partly), tuple(moments)
         )
+
+    def _moments(self, name: str, values: Floats) -> Moments:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = Moments.of(values)
+        finite = np.isfinite(found.mean) & np.isfinite(found.m2)
+        if not finite.all():
+            raise DataRefused(
+                f"site '{self.site}': column {int(np.argmin(finite)) + 1} of view '{name}' holds "
+                "numbers so large that their squares overflow: give it in another unit"
+            )
+        return found
 
     def seed(self, request: SeedRequest) -> SeedReply:
         """Scale the records, sum their spread, and propose starting centres where asked.

@@ -302,3 +302,12 @@ def test_a_record_without_any_view_gets_equal_memberships():
     result = simulate(plan_of(3, profile="paper"), {"a": {"views": views}})
     assert result.status == "completed"
     assert result.site_results["a"].membership[5] == pytest.approx([1 / 3] * 3)
+
+
+def test_numbers_whose_squares_overflow_are_refused_with_their_column():
+    rng = np.random.default_rng(0)
+    huge = rng.normal(size=(60, 2)) * np.array([1.0, 1e200])
+    sites = {"a": {"views": [huge]}, "b": {"views": [rng.normal(size=(60, 2))]}}
+    result = federate(plan_of(2), workers_of(sites))
+    assert result.exit_code == 3
+    assert "site 'a': column 2 of view 'view_0'" in result.stop_reason
