@@ -65,6 +65,7 @@ def host_workers(
         [sys.executable, "-m", "fedmvc_server.hosting"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the parent, who then ends this process
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     assert process.stdin is not None and process.stdout is not None
