@@ -315,6 +315,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
             float((self.membership_**2).sum(axis=1).mean()),
             [str(h) for h in range(len(self._scaled_centers))],
             self.preparation_.active.tolist(),
+            self.membership_.mean(axis=0),
         )
         if not driver.converged:
             self.warnings_.append(

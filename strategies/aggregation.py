@@ -8,6 +8,9 @@ import numpy as np
 
 from strategies.statistics import Floats
 
+#: A cluster with a smaller share of all memberships is empty.
+EMPTY = 1e-9
+
 
 def site_weights(
     aggregation: str,
@@ -95,6 +98,7 @@ def collapse_warnings(
     partition_coefficient: float,
     views: Sequence[str],
     active: Sequence[bool],
+    mean_membership: Floats,
 ) -> list[str]:
     """Say in words where a solution has no structure.
 
@@ -108,6 +112,8 @@ def collapse_warnings(
     views : sequence of str
     active : sequence of bool
         Whether any column of the view varies.
+    mean_membership : ndarray of shape (c,)
+        Share of the records that each cluster holds (Eq. 66).
 
     Returns
     -------
@@ -134,6 +140,12 @@ def collapse_warnings(
         found.append(
             f"centres coincide: fewer than {n_clusters} distinct clusters were found; ask for "
             "fewer or raise n_init"
+        )
+    empty = int((mean_membership < EMPTY).sum())
+    if empty:
+        found.append(
+            f"{empty} of {n_clusters} clusters hold no record: fewer than {n_clusters} distinct "
+            "clusters were found; ask for fewer or raise n_init"
         )
     if sum(bool(a) for a in active) > 1 and view_weights.max() > 0.95:
         view = views[int(np.argmax(view_weights))]

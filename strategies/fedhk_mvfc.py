@@ -379,5 +379,6 @@ class FedHKStrategy(FederatedStrategy):
             self.metrics["partition_coefficient"],
             setup.views.names,
             preparation.active.tolist(),
+            np.array(self.metrics["expected_cluster_sizes"]) / self.metrics["rows"],
         ):
             self.warn(sentence)

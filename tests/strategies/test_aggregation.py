@@ -112,7 +112,9 @@ def test_view_weights_come_back_onto_the_simplex():
 # -- warnings --------------------------------------------------------------------------------
 
 
-def warned(centers=None, view_weights=(0.6, 0.4), coefficient=0.9, active=(True, True)):
+def warned(
+    centers=None, view_weights=(0.6, 0.4), coefficient=0.9, active=(True, True), shares=(0.5, 0.5)
+):
     centers = [np.array([[0.0], [1.0]]), np.array([[0.0], [5.0]])] if centers is None else centers
     return collapse_warnings(
         centers,
@@ -121,7 +123,13 @@ def warned(centers=None, view_weights=(0.6, 0.4), coefficient=0.9, active=(True,
         coefficient,
         ["ecg", "lab"],
         list(active),
+        np.array(shares),
     )
+
+
+def test_an_empty_cluster_is_counted():
+    (sentence,) = warned(shares=(1.0, 0.0))
+    assert sentence.startswith("1 of 2 clusters hold no record: fewer than 2 distinct clusters")
 
 
 def test_a_healthy_solution_is_not_warned_about():
