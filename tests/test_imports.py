@@ -167,9 +167,6 @@ def test_no_module_is_longer_than_a_reader_can_hold():
     assert {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
 
 
-@pytest.mark.skipif(
-    not (ROOT / "fedmvc_client" / "app.py").exists(), reason="fedmvc_client.app does not exist"
-)
 def test_client_app_starts_without_torch_or_data():
     heavy = ("torch", "sklearn", "pyarrow", "opacus", "fedmvc_client.worker", "fedmvc_client.data")
     assert loaded_after("import fedmvc_client.app", *heavy) == "[]"
