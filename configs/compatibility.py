@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["refusal"]
 
 _USE_EXACT = 'use aggregation = "exact"'
@@ -19,6 +14,15 @@ _RATIO = (
     f'privacy.mechanism = "{{mechanism}}" would protect nothing: {_USE_EXACT}'
 )
 
+_ROW_LABELS = (
+    'method = "tensor-fmvc" needs one label a row from every single site, which '
+    "privacy.secure_aggregation hides: leave secure aggregation out"
+)
+_LABEL_PRIVACY_ONLY = (
+    'privacy.mechanism = "{mechanism}" does not exist for method = "tensor-fmvc", which sends '
+    'labels, not sums: it knows label privacy only, "randomised-response"'
+)
+
 # (method, aggregation) -> why secure aggregation can never be combined with it
 _NEVER_SECURE = {
     ("fedhk-mvfc", "median"): _SINGLE_UPDATES,
@@ -29,6 +33,7 @@ _NEVER_PRIVATE = {
     ("fedhk-mvfc", aggregation): _RATIO
     for aggregation in ("weighted", "fedavg", "median", "quality", "nmi_softmax")
 }
+_NEVER_PRIVATE_LABELS = ("gaussian", "paper")
 _NO_SECURE_YET = (
     "privacy.secure_aggregation is not available in this version: set it to false or leave it out"
 )
@@ -45,7 +50,7 @@ def refusal(
     Parameters
     ----------
     method, aggregation : str
-        The plan's method and aggregation.
+        The plan's method and FedHK-MVFC's aggregation.
     secure_aggregation : bool
         Whether the server may see sums only.
     mechanism : str
@@ -58,7 +63,10 @@ def refusal(
         in the method comes before one that only lies in this version.
     """
     combination = (method, aggregation)
-    reasons = []
+    reasons: list[str | None] = []
+    if method == "tensor-fmvc":
+        reasons.append(_ROW_LABELS if secure_aggregation else None)
+        reasons.append(_LABEL_PRIVACY_ONLY if mechanism in _NEVER_PRIVATE_LABELS else None)
     if secure_aggregation:
         reasons.append(_NEVER_SECURE.get(combination))
     if mechanism != "none":

@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -22,8 +22,28 @@ from configs.profiles import (
     resolve_heat_kernel,
 )
 from configs.tables import Table, parse_table, read_toml
+from configs.tensor_profiles import (
+    AnchorKind,
+    BlendEncoding,
+    Orientation,
+    Sweep,
+    TensorProfile,
+    TensorSettings,
+    ViewScalingRule,
+    resolve_tensor,
+)
 
-__all__ = ["FedHKOptions", "PrivacyOptions", "QuorumOptions", "RunPlan"]
+__all__ = ["FedHKOptions", "Method", "PrivacyOptions", "QuorumOptions", "RunPlan", "TensorOptions"]
+
+Method = Literal["fedhk-mvfc", "tensor-fmvc"]
+#: The table and the profiles of each method.
+_TABLES = {"fedhk-mvfc": "fedhk", "tensor-fmvc": "tensor"}
+_PROFILES = {
+    "fedhk-mvfc": get_args(Profile),
+    "tensor-fmvc": (*get_args(TensorProfile), "consensus"),
+}
+#: Exchanges at most, where the plan does not say it.
+_ROUNDS = {"fedhk-mvfc": 50, "tensor-fmvc": 150}
 
 Aggregation = Literal["exact", "weighted", "fedavg", "median", "quality", "nmi_softmax"]
 Encoding = Literal["float64", "float32", "int16", "int8"]
@@ -85,6 +105,40 @@ class FedHKOptions(Table):
         return self
 
 
+class TensorOptions(Table):
+    """Table ``[tensor]``: options of TensorFMVC.
+
+    Those that are None are decided by the profile; see `configs.tensor_profiles`.
+    """
+
+    orientation: Orientation | None = Field(
+        None, description="'sample', 'cluster', 'view', 'unfold', 'identity'"
+    )
+    p: float = Field(0.9, gt=0.0, le=1.0, description="a number above 0 and at most 1")
+    r: float = Field(5.0, gt=1.0, le=1000.0, description="a number above 1 and at most 1000")
+    kappa: float | None = Field(
+        None, gt=0.0, lt=1.0, description="a number above 0 and below 1 (profile 'plus')"
+    )
+    lam: float | None = Field(
+        None, alias="lambda", gt=0.0, description="a number above 0 (profile 'paper')"
+    )
+    omega: float | None = Field(None, gt=0.0, description="a number above 0 (profile 'paper')")
+    mu0: float | None = Field(None, gt=0.0, description="a number above 0")
+    mu_growth: float | None = Field(None, ge=1.0, le=1000.0, description="a number from 1 to 1000")
+    balance: float | None = Field(None, ge=0.0, description="a number, 0 or more (profile 'plus')")
+    anchor_kind: AnchorKind = "das"
+    anchors: int = Field(0, ge=0, description="a whole number, 0 = half the rows, at most 1000")
+    neighbours: int = Field(10, ge=1, description="a whole number, 1 or more")
+    z_encoding: BlendEncoding | None = Field(None, description="'float64', 'float16', 'int8'")
+    local_sweeps: int = Field(1, ge=1, le=1000, description="a whole number from 1 to 1000")
+    sweep: Sweep | None = Field(None, description="'random', 'natural' (profile 'paper')")
+    scaling: ViewScalingRule = "auto"
+    min_overlap: int = Field(50, ge=1, description="a whole number, 1 or more")
+    link_cost: int = Field(
+        12, ge=1, le=20, description="a whole number from 1 to 20 (scrypt takes 2 to its power)"
+    )
+
+
 class QuorumOptions(Table):
     """Table ``[quorum]``: how many sites a run needs and how long it waits for them."""
 
@@ -107,16 +161,32 @@ class RunPlan(Table):
     `ConfigError` in one sentence; ``model_validate`` raises pydantic's own error.
     """
 
-    method: Literal["fedhk-mvfc"]
-    profile: Profile | None = Field(None, description="'robust', 'paper' (or leave it out)")
+    method: Method
+    profile: str | None = Field(None, description="the name of a profile (or leave it out)")
     n_clusters: int = Field(ge=1, description="a whole number, 1 or more")
-    max_rounds: int = Field(50, ge=1, description="a whole number, 1 or more")
+    max_rounds: int = Field(ge=1, description="a whole number, 1 or more")
     tol: float = Field(1e-6, ge=0.0, description="a number, 0 or more")
     seed: int = Field(0, ge=0, lt=2**63, description="a whole number, 0 or more")
     features: str = Field("", description="'' (a selection by another run is not available yet)")
     fedhk: FedHKOptions = Field(default_factory=FedHKOptions, description="a table")
+    tensor: TensorOptions = Field(default_factory=TensorOptions, description="a table")
     quorum: QuorumOptions = Field(default_factory=QuorumOptions, description="a table")
     privacy: PrivacyOptions = Field(default_factory=PrivacyOptions, description="a table")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_method(cls, fields: Any) -> Any:
+        """Fill in what depends on the method; refuse another method's table."""
+        method = fields.get("method") if isinstance(fields, dict) else None
+        if method not in _TABLES:
+            return fields
+        for other, table in _TABLES.items():
+            if other != method and table in fields:
+                raise ValueError(
+                    f"table [{table}] belongs to method '{other}' but method is '{method}': leave "
+                    f"it out or use [{_TABLES[method]}]"
+                )
+        return {"max_rounds": _ROUNDS[method], **fields}
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
@@ -125,12 +195,12 @@ class RunPlan(Table):
                 f"features is {self.features!r}: clustering on the columns that another run "
                 'selected is not available in this version; use ""'
             )
-        for site, count in self.fedhk.local_clusters.items():
-            if count > self.n_clusters:
-                raise ValueError(
-                    f"fedhk.local_clusters.{site} is {count} but n_clusters is "
-                    f"{self.n_clusters}: a site cannot have more clusters than the run"
-                )
+        profiles = _PROFILES[self.method]
+        if self.profile is not None and self.profile not in profiles:
+            raise ValueError(
+                f"profile is {self.profile!r}; allowed: {', '.join(map(repr, profiles))} (or leave "
+                "it out)"
+            )
         reason = refusal(
             self.method,
             self.fedhk.aggregation,
@@ -140,10 +210,29 @@ class RunPlan(Table):
         if reason is not None:
             raise ValueError(reason)
         try:
-            self.settings(1)
+            if self.method == "fedhk-mvfc":
+                self._check_local_clusters()
+                self.settings(1)
+            else:
+                self._check_vertical()
+                self.tensor_settings()
         except ConfigError as error:
             raise ValueError(error.public_message.removesuffix(".")) from error
         return self
+
+    def _check_local_clusters(self) -> None:
+        for site, count in self.fedhk.local_clusters.items():
+            if count > self.n_clusters:
+                raise ConfigError(
+                    f"fedhk.local_clusters.{site} is {count} but n_clusters is "
+                    f"{self.n_clusters}: a site cannot have more clusters than the run"
+                )
+
+    def _check_vertical(self) -> None:
+        if self.n_clusters < 2:
+            raise ConfigError(
+                f"n_clusters is {self.n_clusters}: method 'tensor-fmvc' needs at least 2 clusters"
+            )
 
     @classmethod
     def parse(cls, fields: dict[str, Any], *, source: str = "plan") -> RunPlan:
@@ -192,9 +281,12 @@ class RunPlan(Table):
 
     def canonical(self) -> str:
         """Return the plan as canonical JSON: sorted keys, every default written out."""
-        return json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
+        return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the plan as plain values, every default written out, its method's table only."""
+        others = {table for method, table in _TABLES.items() if method != self.method}
+        return self.model_dump(mode="json", by_alias=True, exclude=others)
 
     @cached_property
     def plan_id(self) -> str:
@@ -226,3 +318,8 @@ class RunPlan(Table):
             n_init=options.n_init,
             anneal=options.anneal,
         )
+
+    def tensor_settings(self) -> TensorSettings:
+        """Resolve the settings of TensorFMVC that the profile and the explicit values stand for."""
+        chosen = self.tensor.model_dump(exclude={"min_overlap", "link_cost"})
+        return resolve_tensor(self.profile, **chosen)

@@ -159,11 +159,16 @@ def _resolve(
                     parts.append(step)
                 break
             table = inner
-        field = table.model_fields.get(step)
+        field = _keys(table).get(step)
         parts.append(step)
         if field is None:
             break
     return ".".join(parts), table, field
+
+
+def _keys(table: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return a table's fields by the keys that a user writes."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -196,17 +201,17 @@ def _choices(annotation: Any) -> Iterator[object]:
 def _suggest(unknown: str, table: type[BaseModel], model: type[BaseModel]) -> str:
     """Say where an unknown key may belong."""
     elsewhere = any(
-        unknown in inner.model_fields
+        unknown in _keys(inner)
         for field in model.model_fields.values()
         for inner in _models(field.annotation)
     )
-    close = difflib.get_close_matches(unknown, table.model_fields, n=1)
+    close = difflib.get_close_matches(unknown, _keys(table), n=1)
     if close and not elsewhere and unknown not in model.model_fields:
         return f"did you mean '{close[0]}'?"
     if table is not model and unknown in model.model_fields:
         return f"'{unknown}' belongs at the top of the file, before the first table."
     for name, field in model.model_fields.items():
         for inner in _models(field.annotation):
-            if inner is not table and unknown in inner.model_fields:
+            if inner is not table and unknown in _keys(inner):
                 return f"'{unknown}' belongs to table [{name}]."
-    return f"known keys: {', '.join(table.model_fields)}."
+    return f"known keys: {', '.join(_keys(table))}."

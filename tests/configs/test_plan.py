@@ -117,7 +117,10 @@ def test_there_are_presets():
             {"n_clusters": True},
             "plan.toml: n_clusters is true; allowed: a whole number, 1 or more.",
         ),
-        ({"method": "k-means"}, "plan.toml: method is 'k-means'; allowed: 'fedhk-mvfc'."),
+        (
+            {"method": "k-means"},
+            "plan.toml: method is 'k-means'; allowed: 'fedhk-mvfc', 'tensor-fmvc'.",
+        ),
         ({"tol": float("nan")}, "plan.toml: tol is nan; allowed: a number, 0 or more."),
         ({"fedhk": 3}, "plan.toml: fedhk is 3; allowed: a table."),
         (
@@ -235,3 +238,70 @@ def test_averaged_centres_have_no_patient_level_privacy(aggregation):
 
 def test_plain_runs_are_compatible():
     assert refusal("fedhk-mvfc", "median", secure_aggregation=False, mechanism="none") is None
+
+
+# -- tensor-fmvc -------------------------------------------------------------------------------
+
+
+def tensor(**changes):
+    return RunPlan.parse({"method": "tensor-fmvc", "n_clusters": 4, **changes}, source="plan.toml")
+
+
+def test_tensor_defaults():
+    plan = tensor()
+    settings = plan.tensor_settings()
+    assert plan.max_rounds == 150
+    assert (plan.tensor.min_overlap, plan.tensor.link_cost) == (50, 12)
+    assert (settings.profile, settings.orientation, settings.z_encoding) == (
+        "plus",
+        "unfold",
+        "int8",
+    )
+    assert (settings.kappa, settings.mu0, settings.mu_growth, settings.balance) == (
+        0.4,
+        1.0,
+        1.05,
+        0.1,
+    )
+
+
+def test_the_paper_profile_runs_along_the_samples():
+    settings = tensor(profile="paper", tensor={"lambda": 10.0}).tensor_settings()
+    assert (settings.orientation, settings.mu0, settings.mu_growth) == ("sample", 1e-4, 1.1)
+    assert (settings.lam, settings.omega, settings.gst_iterations) == (10.0, 0.01, 4)
+
+
+def test_a_plan_holds_its_own_methods_table_only():
+    assert '"lambda"' in tensor().canonical()
+    assert '"fedhk"' not in tensor().canonical()
+    assert '"tensor"' not in parse().canonical()
+    assert RunPlan.parse(json.loads(tensor().canonical())) == tensor()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"n_clusters": 1}, "n_clusters is 1: method 'tensor-fmvc' needs at least 2 clusters"),
+        ({"fedhk": {}}, "table [fedhk] belongs to method 'fedhk-mvfc'"),
+        ({"profile": "robust"}, "profile is 'robust'; allowed: 'plus', 'paper', 'consensus'"),
+        ({"profile": "consensus"}, "profile 'consensus' is not available in this version"),
+        ({"tensor": {"p": 0.0}}, "tensor.p is 0.0; allowed: a number above 0 and at most 1"),
+        ({"tensor": {"lambda": 2.0}}, "lambda belongs to profile 'paper'; 'plus' has kappa"),
+        ({"tensor": {"lambda": -2.0}}, "tensor.lambda is -2.0; allowed: a number above 0"),
+        ({"tensor": {"lamda": 2.0}}, "unknown key 'tensor.lamda': did you mean 'lambda'?"),
+        ({"profile": "paper", "tensor": {"kappa": 0.3}}, "kappa belongs to profile 'plus'"),
+        ({"tensor": {"orientation": "rows"}}, "tensor.orientation is 'rows'; allowed: 'sample'"),
+        ({"tensor": {"link_cost": 0}}, "tensor.link_cost is 0; allowed: a whole number from 1"),
+        ({"privacy": {"secure_aggregation": True}}, "needs one label a row from every single site"),
+        ({"privacy": {"mechanism": "gaussian"}}, "label privacy only"),
+        (
+            {"privacy": {"mechanism": "randomised-response"}},
+            '"randomised-response" is not available in this version',
+        ),
+    ],
+)
+def test_a_tensor_plan_that_cannot_run_is_refused_in_one_sentence(changes, sentence):
+    with pytest.raises(ConfigError) as caught:
+        tensor(**changes)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("plan.toml: ")
