@@ -16,8 +16,10 @@ from pydantic import Field, model_validator
 from configs.errors import ConfigError
 from configs.tables import Table, parse_table, read_toml
 
-__all__ = ["ColumnSchema", "DataSchema", "Feature", "ViewSchema"]
+__all__ = ["ColumnSchema", "DataSchema", "Feature", "IdRule", "ViewSchema"]
 
+#: How a vertical run makes ids of different sites comparable; see `privacy.alignment`.
+IdRule = Literal["exact", "trim", "upper", "alphanumeric"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Bounds = tuple[float, float]
 _INDICATOR: Bounds = (0.0, 1.0)
@@ -113,6 +115,7 @@ class DataSchema(Table):
     """The views that a federation agreed on, and the column that holds a record's id."""
 
     id: Name = Field(description="the name of the id column")
+    id_rule: IdRule = "trim"
     views: Annotated[tuple[ViewSchema, ...], Field(strict=False, min_length=1)] = Field(
         description="a list of at least one view"
     )

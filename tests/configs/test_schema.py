@@ -42,6 +42,18 @@ def test_file_round_trip(tmp_path):
     assert DataSchema.load(tmp_path / "schema.toml") == schema(ECG, LAB)
 
 
+def test_the_rule_for_ids_is_trim_and_is_kept_in_the_file(tmp_path):
+    upper = DataSchema.parse({"id": "patient_id", "id_rule": "upper", "views": [LAB]})
+    upper.dump(tmp_path / "schema.toml")
+    assert DataSchema.load(tmp_path / "schema.toml").id_rule == "upper"
+    assert schema(LAB).id_rule == "trim"
+
+
+def test_an_unknown_rule_for_ids_is_refused():
+    with pytest.raises(ConfigError, match="id_rule is 'lower'; allowed: 'exact', 'trim', 'upper'"):
+        DataSchema.parse({"id": "patient_id", "id_rule": "lower", "views": [LAB]})
+
+
 def test_inline_tables_read_like_arrays_of_tables(tmp_path):
     file = tmp_path / "schema.toml"
     file.write_text(
@@ -53,6 +65,14 @@ def test_inline_tables_read_like_arrays_of_tables(tmp_path):
 def test_hash_is_of_one_view_only():
     assert schema(ECG).schema_hash("ecg") == schema(LAB, ECG).schema_hash("ecg")
     assert schema(ECG, LAB).schema_hash("ecg") != schema(ECG, LAB).schema_hash("lab")
+
+
+def test_hash_is_the_same_in_every_version_and_under_every_rule_for_ids():
+    upper = DataSchema.parse({"id": "patient_id", "id_rule": "upper", "views": [LAB]})
+    for made in (schema(LAB), upper):
+        assert made.schema_hash("lab") == (
+            "6df47a9cd14e4b91930fafd619a0b4a7a219af3aca3f95c9a29cc72678ca66a7"
+        )
 
 
 @pytest.mark.parametrize(
