@@ -18,10 +18,13 @@ COMMANDS = [
         ["PLAN", "--data", "--backend", "inprocess", "ray", "--out", "--truth", "--json"],
     ),
     (server, ("run",), ["PLAN", "--server", "HOST:PORT", "--ca", "--out", "--json"]),
-    (client, (), ["check", "worker", "predict"]),
+    (client, (), ["check", "worker", "predict", "keygen", "plans"]),
     (client, ("check",), ["PLAN", "--site", "--json"]),
     (client, ("worker",), ["--socket", "--site", "SuperNode"]),
     (client, ("predict",), ["--model", "--data", "--out", ".csv", ".parquet", "--site", "--json"]),
+    (client, ("keygen",), ["--linkage", "--out", "--site", "--json", "tensor-fmvc", "never"]),
+    (client, ("plans",), ["show"]),
+    (client, ("plans", "show"), ["PLAN", "--site", "--json", "learns"]),
 ]
 
 

@@ -1,0 +1,132 @@
+"""Who learns what in a run: plain sentences for whoever approves a plan, and the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from configs.plan import RunPlan
+from privacy.protection import plain_certificate
+
+__all__ = ["certificate", "disclosures"]
+
+_POOLED_EXTREMES = "pooled extremes exchanged before round 1"
+_OWN_EXTREMES = "each site scales by its own extremes, which stay there"
+#: Seconds that one scrypt hash takes on one core where its n is 2 to the power 12.
+_HASH_S = 0.01
+
+
+def disclosures(plan: RunPlan) -> tuple[str, ...]:
+    """Say what leaves a site under a plan, and who learns what from it.
+
+    Parameters
+    ----------
+    plan : RunPlan
+
+    Returns
+    -------
+    tuple of str
+        Sentences, for ``plans show`` and the certificate; they depend on the plan alone.
+    """
+    return _vertical(plan) if plan.method == "tensor-fmvc" else _horizontal(plan)
+
+
+def certificate(
+    plan: RunPlan, participants: Sequence[str], bounds: str | None = None
+) -> dict[str, Any]:
+    """Say what a run guarantees: today that records stay at home, and nothing beyond.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    participants : sequence of str
+        Sites of the run.
+    bounds : str, optional
+        Where the scaling's extremes come from; by default as in a run over real sites.
+
+    Returns
+    -------
+    dict
+        The same keys for every method.
+    """
+    if plan.method != "tensor-fmvc":
+        return plain_certificate(participants, bounds or _POOLED_EXTREMES)
+    return {
+        **plain_certificate(participants, bounds or _OWN_EXTREMES),
+        "assumptions": "the server is trusted with one label a row, site and round, deletes the "
+        "tokens after matching and shares nothing with any site; the sites follow the protocol and "
+        "never give the linkage key to the server",
+        "not_covered": " ".join(
+            ("No differential privacy and no secure aggregation.", *disclosures(plan))
+        ),
+    }
+
+
+def _vertical(plan: RunPlan) -> tuple[str, ...]:
+    cost, floor = plan.tensor.link_cost, plan.tensor.min_overlap
+    blend = plan.tensor_settings().z_encoding
+    return (
+        "Measurements and ids stay at the site; the server gets the names, units and declared "
+        "bounds of its columns, and one keyed token for each id on its list.",
+        "Every site learns which of its patients all other sites hold too: that somebody is a "
+        "patient elsewhere is itself health data, so use a list of patients who consented to the "
+        "study.",
+        "The server learns how long each site's list is and how many patients any two or more of "
+        f"them share; with fewer than {floor} in all lists the run is refused, and no site is told "
+        "how many there were.",
+        "The server and one site together can name every common row and read all sites' labels of "
+        "it.",
+        "The server and one site together can also test whether a guessed id is on any site's "
+        f"list, at the cost of one hash a guess (scrypt with n = 2**{cost}, about "
+        f"{_duration(cost)} of one core): ids that can be listed, such as numbers in a row or "
+        "birth dates, are not hidden by that.",
+        "Who has the linkage key keeps that ability: when a site leaves, the others replace the "
+        "key before the next run.",
+        "The server deletes the tokens after matching, which is a promise and not a proof.",
+        f"Each round, at most {plan.max_rounds}, one label (1 of {plan.n_clusters} clusters) for "
+        "each common row and one number on how tight the clusters are reach the server from every "
+        "site, and before them which common rows the site has no measurement of: the server sees "
+        "each site's whole grouping of these patients, which tells something about their "
+        "measurements.",
+        f"Each round every site receives Z ({blend}), a blend of all sites' labels of each common "
+        "row: with few sites one can work out much of another's labels from it.",
+        "At the end every site receives the final label and the vote's label of each common row; "
+        "the server keeps the sites' weights and how far their groupings agree.",
+    )
+
+
+def _horizontal(plan: RunPlan) -> tuple[str, ...]:
+    options = plan.fedhk
+    start = (
+        "At the start the server gets centres of a k-means over the site's records with their "
+        "counts (none of fewer than policy.min_cell records), and three sums a column."
+        if options.init == "kmeans"
+        else "At the start the server gets three sums a column; no centre is proposed by a site."
+    )
+    rounds = (
+        "sums over all of the site's records for each cluster and column reach the server"
+        if options.aggregation == "exact"
+        else "the site's own model (centres and view weights) and figures on how well it fits "
+        "reach the server"
+    )
+    return (
+        "Rows, ids, row order, memberships and labels stay at the site.",
+        "The server gets the names, units and declared bounds of the columns; the number of "
+        "records, and how many hold or partly miss each view; count, mean, variance, least and "
+        "greatest value of each column.",
+        start,
+        f"Each round, at most {plan.max_rounds}, {rounds}; at the end the cluster sizes, the "
+        "partition coefficient and the dispersion of each view do.",
+        "Every site receives the pooled scaling and, each round, the centres and view weights: "
+        "with two sites each can work out something of the other's sums.",
+        "There is no differential privacy and no secure aggregation: the least and greatest value "
+        "of a column each belong to a patient, and sums over few records can tell something about "
+        "a single one.",
+    )
+
+
+def _duration(cost: int) -> str:
+    """Return the time of one scrypt hash, two digits."""
+    seconds = _HASH_S * 2.0 ** (cost - 12)
+    size, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s), (1e-6, "µs"))
+    return f"{float(f'{seconds / size:.2g}'):g} {unit}"

@@ -1,0 +1,110 @@
+"""What is said of who learns what, in `plans show` and in the certificate."""
+
+import pytest
+
+from configs.plan import RunPlan
+from privacy.disclosure import certificate, disclosures
+from privacy.protection import plain_certificate
+
+SITES = ["riverside", "st-anna"]
+
+
+def plan(method="tensor-fmvc", **fields):
+    return RunPlan.parse({"method": method, "n_clusters": 4, **fields})
+
+
+def said(*arguments, **fields):
+    return " ".join(disclosures(plan(*arguments, **fields)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Measurements and ids stay at the site",
+        "Every site learns which of its patients all other sites hold too",
+        "is itself health data, so use a list of patients who consented to the study",
+        "The server learns how long each site's list is and how many patients",
+        "The server and one site together can name every common row and read all sites' labels",
+        "test whether a guessed id is on any site's list, at the cost of one hash a guess",
+        "when a site leaves, the others replace the key",
+        "deletes the tokens after matching, which is a promise and not a proof",
+        "one label (1 of 4 clusters) for each common row",
+        "which common rows the site has no measurement of",
+        "a blend of all sites' labels of each common row",
+        "At the end every site receives the final label",
+    ],
+)
+def test_a_vertical_run_says_who_learns_what(words):
+    assert words in said()
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (1, "(scrypt with n = 2**1, about 4.9 µs of one core)"),
+        (12, "(scrypt with n = 2**12, about 10 ms of one core)"),
+        (16, "(scrypt with n = 2**16, about 160 ms of one core)"),
+        (20, "(scrypt with n = 2**20, about 2.6 s of one core)"),
+    ],
+)
+def test_the_price_of_a_guess_follows_the_plan(cost, words):
+    assert words in said(tensor={"link_cost": cost})
+
+
+def test_the_plans_numbers_stand_in_the_sentences():
+    text = said(n_clusters=7, max_rounds=12, tensor={"min_overlap": 200, "z_encoding": "float16"})
+    assert "fewer than 200 in all lists the run is refused, and no site is told" in text
+    assert "Each round, at most 12, one label (1 of 7 clusters)" in text
+    assert "Z (float16)" in text
+
+
+@pytest.mark.parametrize(("profile", "encoding"), [("plus", "int8"), ("paper", "float64")])
+def test_the_profile_chooses_how_the_blend_travels(profile, encoding):
+    assert f"Z ({encoding})" in said(profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "absent"),
+    [
+        ({}, "centres of a k-means over the site's records", "no centre is proposed"),
+        ({"init": "box"}, "no centre is proposed by a site", "k-means"),
+        ({}, "sums over all of the site's records for each cluster", "the site's own model"),
+        ({"aggregation": "weighted"}, "the site's own model", "sums over all of the site's"),
+    ],
+)
+def test_a_horizontal_run_says_what_its_options_send(options, words, absent):
+    text = said("fedhk-mvfc", fedhk=options)
+    assert words in text
+    assert absent not in text
+    assert "token" not in text
+    assert "least and greatest value of each column" in text
+
+
+@pytest.mark.parametrize("method", ["fedhk-mvfc", "tensor-fmvc"])
+def test_sentences_are_sentences(method):
+    for sentence in disclosures(plan(method)):
+        assert sentence[0].isupper()
+        assert sentence.endswith(".")
+        assert "  " not in sentence
+
+
+def test_the_horizontal_certificate_is_the_plain_one():
+    extremes = "pooled extremes exchanged before round 1"
+    assert certificate(plan("fedhk-mvfc"), SITES) == plain_certificate(SITES, extremes)
+    assert certificate(plan("fedhk-mvfc"), SITES, "declared") == plain_certificate(
+        SITES, "declared"
+    )
+
+
+def test_the_vertical_certificate_repeats_every_disclosure_and_promises_nothing():
+    found = certificate(plan(), SITES)
+
+    assert list(found) == list(plain_certificate(SITES, ""))
+    assert found["participants"] == SITES
+    assert found["mechanism"] == "none"
+    assert found["epsilon"] is None
+    assert found["bounds"] == "each site scales by its own extremes, which stay there"
+    assert certificate(plan(), SITES, "none")["bounds"] == "none"
+    assert found["not_covered"].startswith("No differential privacy and no secure aggregation.")
+    assert [s for s in disclosures(plan()) if s not in found["not_covered"]] == []
+    assert "never give the linkage key to the server" in found["assumptions"]
