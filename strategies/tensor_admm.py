@@ -91,10 +91,7 @@ def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
     """
     raised = np.maximum(traces, floor)
     least = float(raised.min())
-    if least == 0:
-        raw = (raised == 0).astype(np.float64)
-    else:
-        raw = (raised / least) ** (1.0 / (1.0 - r))
+    raw = raised == 0 if least == 0 else (raised / least) ** (1.0 / (1.0 - r))
     return np.asarray(raw / raw.sum())
 
 
@@ -127,7 +124,8 @@ class TensorDriver:
     objective : float
         ``sum_m weight_m T_m + lambda ||G||_Sp^p`` with the weights that go to the sites next.
     residual : float
-        max|H - G| over the rows that the sites hold.
+        max|H - G| over the rows that the sites hold; inf after a round in which a label moved,
+        where nothing is decided by it.
     view_weights : ndarray of shape (M,)
         alpha.
     """
@@ -160,9 +158,7 @@ class TensorDriver:
             site: _renamed(labels[site], self.names[site], self._held[site]) for site in self.sites
         }
         self._labels = dict(self._starts)
-        self.vote = majority_vote(
-            list(self._starts.values()), np.ones(len(self.sites)), n_clusters
-        )
+        self.vote = majority_vote(list(self._starts.values()), np.ones(len(self.sites)), n_clusters)
         self.done = self.converged = False
         self.rounds = 0
         self.residual = np.inf
@@ -179,7 +175,7 @@ class TensorDriver:
         if settings.profile == "plus":
             self._tensor.add([self._labels[site] for site in self.sites])
             self.lam = settings.kappa * self.mu * self._tensor.largest_singular_value()
-            self._tensor.split(self._threshold(), None)
+            self._tensor.split(self._threshold(), None, False)
         self._weigh(traces)
 
     # -- the rounds --------------------------------------------------------------------------
@@ -204,7 +200,9 @@ class TensorDriver:
         self._labels = {site: labels[site] for site in self.sites}
         following = min(self.settings.mu_growth * self.mu, MU_MAX)
         self._tensor.add([self._labels[site] for site in self.sites])
-        self.residual = self._tensor.split(self._threshold(), self.mu / following)
+        self.residual = self._tensor.split(
+            self._threshold(), self.mu / following, measure=not moved
+        )
         self.mu = following
         self._weigh(traces)
         self.rounds += 1
@@ -311,9 +309,7 @@ class TensorDriver:
         return bool(np.array_equal(labels >= 0, held))
 
 
-def _renamed(
-    labels: Labels, names: NDArray[np.int64], held: NDArray[np.bool_] | None
-) -> Labels:
+def _renamed(labels: Labels, names: NDArray[np.int64], held: NDArray[np.bool_] | None) -> Labels:
     return names[labels] if held is None else np.where(held, names[labels], -1)
 
 

@@ -7,11 +7,8 @@ each round reads it three times in blocks of rows that fit a processor's cache.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +21,14 @@ from strategies.tensor_svd import gram_map, largest_singular_value, shrink
 
 __all__ = ["DenseTensor", "StreamedTensor", "Threshold"]
 
-T = TypeVar("T")
 Held = NDArray[np.bool_] | None
 
 _TYPES = {"float64": np.float64, "float16": np.float16, "int8": np.int8}
-#: Multiplications of a block's matrix product: below this a BLAS library uses one thread.
+#: Multiplications of a block's matrix product, and cells of one site in a block: below these a BLAS
+#: library uses one thread, so that no result depends on the number of threads. More threads of our
+#: own do not pay: the operations on a block that fits a cache are too short to share.
 BLOCK_PRODUCT = 240_000
-#: Cells of one site in a block: small enough for a cache, large enough for numpy.
-LEAST_CELLS, MOST_CELLS = 1 << 10, 1 << 14
+LEAST_CELLS, MOST_CELLS = 1_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class DenseTensor:
         """Return sigma_1 of P."""
         return largest_singular_value(self._shifted, self.orientation)
 
-    def split(self, threshold: Threshold, ratio: float | None) -> float:
+    def split(self, threshold: Threshold, ratio: float | None, measure: bool = True) -> float:
         """Shrink P to G, update Q/mu and the blends; return max|H - G| over held rows.
 
         Parameters
@@ -99,6 +96,8 @@ class DenseTensor:
         threshold : Threshold
         ratio : float or None
             mu before its growth over mu after; None leaves Q = 0 (the start).
+        measure : bool
+            Without it the return value is inf, which saves time where it is not needed.
         """
         shrunk, self.penalty = shrink(
             self._shifted,
@@ -116,7 +115,7 @@ class DenseTensor:
         self._dual = following
         blend = np.moveaxis(shrunk - following, 2, 0)
         self.blends = [encode_blend(np.ascontiguousarray(z), self.encoding) for z in blend]
-        return float(np.abs(gap).max())
+        return float(np.abs(gap).max()) if measure else np.inf
 
     def drop(self, m: int) -> None:
         """Leave out site m."""
@@ -127,8 +126,7 @@ class DenseTensor:
 class StreamedTensor:
     """Orientation "unfold" in three passes over P, for many rows.
 
-    Parameters and attributes as `DenseTensor`'s. Blocks of rows run on several threads; sums are
-    taken in the order of blocks, so nothing depends on the number of threads.
+    Parameters and attributes as `DenseTensor`'s.
     """
 
     def __init__(
@@ -159,31 +157,23 @@ class StreamedTensor:
         self._labels = list(labels)
         n_sites = len(labels)
         carry = np.ascontiguousarray(self._carry.T)
-        moved = bool(carry.any())
-
-        def block(rows: slice) -> Floats:
-            cells = self._cells(rows)
+        self._gram = np.zeros((n_sites, n_sites))
+        for rows, cells in self._blocks():
             part = self._shifted[:, cells]
-            work = carry @ part if moved else np.zeros(part.shape)
-            gram = np.empty((n_sites, n_sites))
-            for m in range(n_sites):
-                self._clear_missing(work, m, rows)
-                work[m, self._positions(m, rows)] += 1.0
+            work = carry @ part
+            for m, line in enumerate(work):
+                self._clear_missing(line, m, rows)
+                line[self._positions(m, rows)] += 1.0
                 for other in range(m + 1):
-                    gram[m, other] = gram[other, m] = np.einsum("i,i->", work[m], work[other])
+                    self._gram[m, other] += np.dot(line, work[other])
             part[:] = work
-            return gram
-
-        total = np.zeros((n_sites, n_sites))
-        for gram in self._over_blocks(block):
-            total += gram
-        self._gram = total
+        self._gram = np.tril(self._gram) + np.tril(self._gram, -1).T
 
     def largest_singular_value(self) -> float:
         """Return sigma_1 of P."""
         return float(np.sqrt(max(float(np.linalg.eigvalsh(self._gram)[-1]), 0.0)))
 
-    def split(self, threshold: Threshold, ratio: float | None) -> float:
+    def split(self, threshold: Threshold, ratio: float | None, measure: bool = True) -> float:
         """Shrink P to G, update Q/mu and the blends; return max|H - G| over held rows.
 
         Parameters as `DenseTensor.split`'s.
@@ -193,60 +183,41 @@ class StreamedTensor:
         self.penalty = float((sigma**threshold.p).sum())
         self._carry = (np.eye(n_sites) - shrinking) * (ratio or 0.0)
         blending = np.ascontiguousarray((shrinking - self._carry).T)
-        both = np.concatenate([shrinking.T, blending])
-
-        def extremes(rows: slice) -> Floats:
-            work = both @ self._shifted[:, self._cells(rows)]
-            largest = np.zeros(n_sites + 1)
+        both = np.concatenate([blending, shrinking.T]) if measure else blending
+        found = np.zeros(n_sites)
+        residual = 0.0 if measure else np.inf
+        for rows, cells in self._blocks():
+            work = both @ self._shifted[:, cells]
             for m in range(n_sites):
-                self._clear_missing(work, m, rows)
-                self._clear_missing(work, n_sites + m, rows)
-                work[m, self._positions(m, rows)] -= 1.0
-                gap, z = work[m], work[n_sites + m]
-                largest[m] = max(z.max(), -z.min())
-                largest[-1] = max(largest[-1], gap.max(), -gap.min())
-            return largest
-
-        found = np.zeros(n_sites + 1)
-        for largest in self._over_blocks(extremes):
-            np.maximum(found, largest, out=found)
-        scales = [blend_scale(float(x), self.encoding) for x in found[:-1]]
-        shape = (self._n_rows, self._n_clusters)
-        codes = [np.empty(shape, _TYPES[self.encoding]) for _ in scales]
-
-        def encode(rows: slice) -> None:
-            work = blending @ self._shifted[:, self._cells(rows)]
+                self._clear_missing(work[m], m, rows)
+                found[m] = max(found[m], work[m].max(), -work[m].min())
+            for m, gap in enumerate(work[n_sites:]):
+                self._clear_missing(gap, m, rows)
+                gap[self._positions(m, rows)] -= 1.0
+                residual = max(residual, gap.max(), -gap.min())
+        scales = [blend_scale(float(x), self.encoding) for x in found]
+        codes = [np.empty((self._n_rows, self._n_clusters), _TYPES[self.encoding]) for _ in scales]
+        for rows, cells in self._blocks():
+            work = blending @ self._shifted[:, cells]
             for m, (code, scale) in enumerate(zip(codes, scales, strict=True)):
-                self._clear_missing(work, m, rows)
-                code[rows] = encode_with(work[m], scale, self.encoding).reshape(-1, shape[1])
-
-        for _ in self._over_blocks(encode):
-            pass
+                self._clear_missing(work[m], m, rows)
+                code.reshape(-1)[cells] = encode_with(work[m], scale, self.encoding)
         self.blends = list(zip(codes, scales, strict=True))
-        return float(found[-1])
+        return float(residual)
 
     def drop(self, m: int) -> None:
         """Leave out site m."""
-        n_sites = len(self._held)
         carry = np.ascontiguousarray(self._carry.T)
-
-        def materialise(rows: slice) -> None:
-            part = self._shifted[:, self._cells(rows)]
-            work = carry @ part
-            for site in range(n_sites):
-                self._clear_missing(work, site, rows)
-            part[:] = work
-
-        for _ in self._over_blocks(materialise):
-            pass
+        for rows, cells in self._blocks():
+            work = carry @ self._shifted[:, cells]
+            for site, line in enumerate(work):
+                self._clear_missing(line, site, rows)
+            self._shifted[:, cells] = work
         del self._held[m], self.blends[m]
         self._shifted = np.delete(self._shifted, m, axis=0)
-        self._carry = np.eye(n_sites - 1)
+        self._carry = np.eye(len(self._held))
 
     # -- inside ------------------------------------------------------------------------------
-
-    def _cells(self, rows: slice) -> slice:
-        return slice(rows.start * self._n_clusters, rows.stop * self._n_clusters)
 
     def _positions(self, m: int, rows: slice) -> NDArray[np.int64]:
         """Where the block's labels of site m are 1 in its flat H."""
@@ -255,32 +226,17 @@ class StreamedTensor:
         held = self._held[m]
         return positions if held is None else positions[held[rows]]
 
-    def _clear_missing(self, work: Floats, line: int, rows: slice) -> None:
-        """Set the rows that a site lacks to 0 in line ``line`` of a block."""
-        held = self._held[line % len(self._held)]
+    def _clear_missing(self, line: Floats, m: int, rows: slice) -> None:
+        """Set the rows that site m lacks to 0 in its line of a block."""
+        held = self._held[m]
         if held is not None:
-            work[line].reshape(-1, self._n_clusters)[~held[rows]] = 0.0
+            line.reshape(-1, self._n_clusters)[~held[rows]] = 0.0
 
-    def _over_blocks(self, function: Callable[[slice], T]) -> Iterator[T]:
-        """Yield the function's value of every block of rows, in order."""
-        n_sites = len(self._held)
-        most = BLOCK_PRODUCT // (2 * n_sites**2)
-        cells = min(max(most, LEAST_CELLS), MOST_CELLS)
-        size = max(cells // self._n_clusters, 1)
-        blocks = [
-            slice(start, min(start + size, self._n_rows))
-            for start in range(0, self._n_rows, size)
-        ]
-        threads = min(n_threads(), len(blocks))
-        if threads <= 1:
-            yield from map(function, blocks)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            yield from pool.map(function, blocks)
-
-
-def n_threads() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    def _blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield blocks of rows, each with the slice of its cells."""
+        n_clusters = self._n_clusters
+        cells = min(max(BLOCK_PRODUCT // (2 * len(self._held) ** 2), LEAST_CELLS), MOST_CELLS)
+        size = max(cells // n_clusters, 1)
+        for start in range(0, self._n_rows, size):
+            stop = min(start + size, self._n_rows)
+            yield slice(start, stop), slice(start * n_clusters, stop * n_clusters)

@@ -18,7 +18,7 @@ identity      N of K x M                  nothing
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,8 @@ from strategies.statistics import Floats
 
 __all__ = ["ORIENTATIONS", "gram_map", "gst", "largest_singular_value", "shrink"]
 
-Slices = NDArray[np.float64] | NDArray[np.complex128]
+#: Slices (F, a, b), float64 or complex128.
+Slices = NDArray[Any]
 
 #: Axis that becomes the slice number, and whether it is transformed.
 ORIENTATIONS: dict[Orientation, tuple[int, bool]] = {
@@ -123,9 +124,7 @@ def largest_singular_value(tensor: Floats, orientation: Orientation) -> float:
     return float(np.sqrt(max(float(np.linalg.eigvalsh(_gram(tall)).max()), 0.0)))
 
 
-def gram_map(
-    gram: Slices, tau: float, p: float, iterations: int
-) -> tuple[NDArray[np.float64] | NDArray[np.complex128], Floats]:
+def gram_map(gram: Slices, tau: float, p: float, iterations: int) -> tuple[Slices, Floats]:
     """Map A that shrinks slices from the right: S A is the proximal point of S.
 
     Parameters
@@ -188,7 +187,7 @@ def _steps(shape: tuple[int, ...]) -> range:
 def _gram(slices: Slices) -> Slices:
     """Return ``S^H S`` of tall slices, summed over blocks of rows in order."""
     steps = _steps(slices.shape)
-    total: Slices = np.zeros((slices.shape[0], slices.shape[2], slices.shape[2]), slices.dtype)
+    total = np.zeros((slices.shape[0], slices.shape[2], slices.shape[2]), slices.dtype)
     for start in steps:
         block = slices[:, start : start + steps.step]
         total += block.conj().swapaxes(1, 2) @ block
