@@ -64,6 +64,51 @@ def cardio(
         print(f"wrote {n} patients at {len(names)} sites into {out}: {', '.join(names)}")
 
 
+@synthesize.command()
+def vertical(
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    sites: Annotated[int, typer.Option(min=2, help="Number of hospitals, one view each.")] = 3,
+    n: Annotated[int, typer.Option(min=1, help="Number of patients on each hospital's list.")] = (
+        1000
+    ),
+    clusters: Annotated[int, typer.Option(min=2, help="Number of phenotypes.")] = 4,
+    overlap: Annotated[
+        float, typer.Option(help="Share of each list that is on every hospital's list.")
+    ] = 0.9,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data and lists.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write hospitals that hold different views of mostly the same patients (tensor-fmvc).
+
+    OUT/SITE/ holds site.toml, schema.toml, one CSV and state/linkage.key (the same at all); the
+    lists are in different orders, and the last hospital's view is weak. OUT/truth.csv holds the
+    phenotypes, which no run opens.
+    """
+    from fedmvc_server.synthesize_vertical import synthesize_vertical
+
+    made = synthesize_vertical(
+        out, sites=sites, n=n, n_clusters=clusters, overlap=overlap, seed=seed
+    )
+    if as_json:
+        print_json(
+            {
+                "out": str(out),
+                "sites": made.views,
+                "n": n,
+                "shared": made.n_shared,
+                "clusters": clusters,
+                "overlap": overlap,
+                "seed": seed,
+            }
+        )
+    else:
+        held = ", ".join(f"{site} ({view})" for site, view in made.views.items())
+        print(
+            f"wrote {n} patients at each of {sites} sites, {made.n_shared} of them at all, into "
+            f"{out}: {held}"
+        )
+
+
 @app.command()
 def simulate(
     plan: PlanArgument,

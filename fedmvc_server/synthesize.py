@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,14 @@ from configs.site import SiteConfig
 from fedmvc_server.cardio import cardio_views
 from fedmvc_server.partitions import partition as deal
 
-__all__ = ["CARDIO_SCHEMA", "site_names", "synthesize_cardio"]
+__all__ = [
+    "CARDIO_SCHEMA",
+    "new_folder",
+    "refuse_taken",
+    "site_names",
+    "synthesize_cardio",
+    "write_csv",
+]
 
 # Bounds hold every point that the generator draws short of a seven-sigma jitter.
 CARDIO_SCHEMA = DataSchema.parse(
@@ -104,31 +113,26 @@ def synthesize_cardio(
         If the folder is taken or cannot be written, or an argument is out of range.
     """
     out = Path(out)
-    _refuse_taken(out)
+    refuse_taken(out)
     views, labels = cardio_views(n, seed)
     parts = deal(partition, labels, sites, alpha=alpha, seed=seed)
     names = site_names(sites)
     ids = np.array([f"{number:0{len(str(n))}d}" for number in range(1, n + 1)])
     rng = np.random.default_rng([seed, 1])
-    staging = out.parent / f".{out.name}-{uuid.uuid4().hex}"  # a sibling: rename is then atomic
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging.mkdir()
-    except OSError as error:
-        raise _cannot_write(out, error) from None
-    try:
+    with new_folder(out) as folder:
         for name, rows in zip(names, parts, strict=True):
-            _write_site(staging / name, name, [view[rows] for view in views], ids[rows], rng)
-        _write_csv(staging / "truth.csv", {"id": ids, "label": labels})
-        staging.rename(out)
-    except OSError as error:
-        raise _cannot_write(out, error) from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)  # gone already where all went well
+            _write_site(folder / name, name, [view[rows] for view in views], ids[rows], rng)
+        write_csv(folder / "truth.csv", {"id": ids, "label": labels})
     return names
 
 
-def _refuse_taken(out: Path) -> None:
+def refuse_taken(out: Path) -> None:
+    """Refuse a folder to make that exists and is not empty.
+
+    Raises
+    ------
+    ConfigError
+    """
     try:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     except OSError as error:
@@ -139,6 +143,27 @@ def _refuse_taken(out: Path) -> None:
             "remove it first.",
             local_detail=str(out),
         )
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder that becomes `out` where the block ends well, and vanishes where it does not.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written.
+    """
+    staging = out.parent / f".{out.name}-{uuid.uuid4().hex}"  # a sibling: rename is then atomic
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir()
+        yield staging
+        staging.rename(out)
+    except OSError as error:
+        raise _cannot_write(out, error) from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)  # gone already where all went well
 
 
 def _cannot_write(out: Path, error: OSError) -> ConfigError:
@@ -159,8 +184,10 @@ def _write_site(
         columns = {CARDIO_SCHEMA.id: ids[order]}
         for j, column in enumerate(schema.columns):
             columns[column.name] = values[order, j]
-        _write_csv(folder / files[schema.name], columns)
+        write_csv(folder / files[schema.name], columns)
 
 
-def _write_csv(path: Path, columns: dict[str, np.ndarray]) -> None:
-    csv.write_csv(pa.table({name: pa.array(column) for name, column in columns.items()}), path)
+def write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Write columns as CSV; a missing number (NaN) becomes an empty cell."""
+    arrays = {name: pa.array(column, from_pandas=True) for name, column in columns.items()}
+    csv.write_csv(pa.table(arrays), path)

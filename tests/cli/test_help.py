@@ -6,7 +6,12 @@ from tests.cli.commands import call, run_script
 
 COMMANDS = [
     (server, (), ["synthesize", "simulate", "run"]),
-    (server, ("synthesize",), ["cardio"]),
+    (server, ("synthesize",), ["cardio", "vertical"]),
+    (
+        server,
+        ("synthesize", "vertical"),
+        ["--out", "--sites", "--n", "--clusters", "--overlap", "--seed", "--json", "linkage.key"],
+    ),
     (
         server,
         ("synthesize", "cardio"),

@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
         if len(written) == 3:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(synthesize, "_write_csv", write)
+    monkeypatch.setattr(synthesize, "write_csv", write)
     with pytest.raises(
         ConfigError, match="folder 'set' cannot be written: No space left on device"
     ):
