@@ -14,23 +14,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import ConfigError
-from fedmvc_client.sources import SiteResult
+from fedmvc_client.sources import Outcome, SiteResult, VerticalResult
 from strategies.messages import ClusterModel
 
 __all__ = ["membership_table", "read_model", "read_results", "write_results"]
 
 
-def membership_table(result: SiteResult) -> pa.Table:
-    """Return columns ``id``, ``u_1`` .. ``u_c`` and ``label`` (0 .. c-1, as in the model)."""
+def membership_table(result: Outcome) -> pa.Table:
+    """Return columns ``id``, ``u_1`` .. ``u_c`` and ``label`` (0 .. c-1, as in the model).
+
+    A vertical run adds ``aligned_vote`` and ``view_label``; there -1 is a row without a label.
+    """
     columns: dict[str, object] = {"id": list(result.ids)}
-    for k in range(result.membership.shape[1]):
-        columns[f"u_{k + 1}"] = result.membership[:, k]
+    membership = result.membership
+    for k in range(membership.shape[1]):
+        columns[f"u_{k + 1}"] = membership[:, k]
     columns["label"] = result.labels
+    if isinstance(result, VerticalResult):
+        columns["aligned_vote"] = result.vote_labels
+        columns["view_label"] = result.view_labels
     return pa.table(columns)
 
 
-def write_results(folder: Path, result: SiteResult) -> None:
-    """Write ``membership.parquet``, ``personal_model.npz``, ``model.npz`` and ``model.json``.
+def write_results(folder: Path, result: Outcome) -> None:
+    """Write ``membership.parquet`` and, where there is a model, it and the personal one.
 
     Everything is written beside the target first and moved there whole, so an interrupted write
     leaves the earlier results, or none.
@@ -40,11 +47,12 @@ def write_results(folder: Path, result: SiteResult) -> None:
         draft = Path(name) / "results"
         draft.mkdir()
         pq.write_table(membership_table(result), draft / "membership.parquet")
-        np.savez(draft / "personal_model.npz", **result.personal_model.arrays())  # type: ignore[arg-type]
-        np.savez(draft / "model.npz", **result.model.arrays())  # type: ignore[arg-type]
-        (draft / "model.json").write_text(
-            json.dumps(result.model.description(), indent=2) + "\n", encoding="utf-8"
-        )
+        if isinstance(result, SiteResult):
+            np.savez(draft / "personal_model.npz", **result.personal_model.arrays())  # type: ignore[arg-type]
+            np.savez(draft / "model.npz", **result.model.arrays())  # type: ignore[arg-type]
+            (draft / "model.json").write_text(
+                json.dumps(result.model.description(), indent=2) + "\n", encoding="utf-8"
+            )
         if folder.exists():
             shutil.rmtree(folder)
         draft.rename(folder)
@@ -70,14 +78,23 @@ def read_model(description: Path, arrays: Path) -> ClusterModel:
         ) from error
 
 
-def read_results(folder: Path) -> SiteResult | None:
+def read_results(folder: Path) -> Outcome | None:
     """Read what `write_results` wrote; None where the folder is not there."""
     if not folder.is_dir():
         return None
     table = pq.read_table(folder / "membership.parquet")
     columns = [name for name in table.column_names if name.startswith("u_")]
+    ids = tuple(table["id"].to_pylist())
+    if "view_label" in table.column_names:
+        return VerticalResult(
+            ids,
+            table["label"].to_numpy(),
+            table["aligned_vote"].to_numpy(),
+            table["view_label"].to_numpy(),
+            len(columns),
+        )
     return SiteResult(
-        tuple(table["id"].to_pylist()),
+        ids,
         table["label"].to_numpy(),
         np.stack([table[name].to_numpy() for name in columns], axis=1),
         read_model(folder / "model.json", folder / "model.npz"),

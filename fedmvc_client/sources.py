@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from configs.errors import DataRefused
+from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
+from privacy.alignment import TOKEN_BYTES, link_tokens, read_linkage_key
 from strategies.messages import ClusterModel, ViewDescription
 
 Floats = NDArray[np.float64]
+#: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
+View: TypeAlias = Any
 
 
 @dataclass(frozen=True)
 class Records:
     """A site's records: ids and views by name, (n, d_h) float64, NaN where missing.
 
-    ``notes`` are sentences on what was counted while reading, for the site's own log.
+    Arrays in memory may be sparse, for the vertical method only. ``notes`` are sentences on what
+    was counted while reading, for the site's own log.
     """
 
     ids: tuple[str, ...]
-    views: Mapping[str, Floats]
+    views: Mapping[str, View]
     notes: tuple[str, ...] = ()
 
 
@@ -43,6 +49,48 @@ class SiteResult:
     membership: Floats
     model: ClusterModel
     personal_model: ClusterModel
+
+
+@dataclass(frozen=True)
+class VerticalResult:
+    """What a vertical run leaves at the site and nowhere else.
+
+    Row i belongs to ``ids[i]``, all (n,) labels are in 0..K-1, -1 where there is none: ``labels``
+    of the run, ``vote_labels`` of the aligned majority vote without the tensor term, both for rows
+    that all sites hold, and ``view_labels``, what the site's own view says alone. Nobody has a
+    model of the patients' data, so ``model`` and ``personal_model`` are None.
+    """
+
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    vote_labels: NDArray[np.int64]
+    view_labels: NDArray[np.int64]
+    n_clusters: int
+
+    @property
+    def model(self) -> None:
+        """None: labels need no model."""
+
+    @property
+    def personal_model(self) -> None:
+        """None, as `model`."""
+
+    @property
+    def membership(self) -> Floats:
+        """Membership (n, K): 1 in the row's cluster, a row of 0 where it has no label."""
+        return np.asarray(self.labels[:, None] == np.arange(self.n_clusters), dtype=np.float64)
+
+
+Outcome = SiteResult | VerticalResult
+
+
+@dataclass(frozen=True)
+class Link:
+    """A site's tokens (n, 16), sorted; ``tokens[i]`` belongs to record ``order[i]``."""
+
+    tokens: NDArray[np.uint8]
+    order: NDArray[np.int64]
+    id_rule: str
 
 
 class Source(Protocol):
@@ -76,7 +124,11 @@ class Source(Protocol):
         """Read and check the records."""
         ...
 
-    def save(self, run_id: str, result: SiteResult) -> None:
+    def link(self, records: Records, plan: RunPlan) -> Link:
+        """Return the tokens by which a vertical run finds the records that all sites hold."""
+        ...
+
+    def save(self, run_id: str, result: Outcome) -> None:
         """Keep a run's results at the site."""
         ...
 
@@ -84,7 +136,7 @@ class Source(Protocol):
         """Say whether a run's results are already kept."""
         ...
 
-    def result(self, run_id: str) -> SiteResult | None:
+    def result(self, run_id: str) -> Outcome | None:
         """Return a run's results; None where the run left none."""
         ...
 
@@ -168,7 +220,20 @@ class FolderSource:
         ]
         return Records(data.ids, dict(data.views), tuple(notes))
 
-    def save(self, run_id: str, result: SiteResult) -> None:
+    def link(self, records: Records, plan: RunPlan) -> Link:
+        """Hash the ids under the linkage key that the sites share."""
+        key = read_linkage_key(self.folder / self.config.keys.linkage)
+        tokens, order = link_tokens(
+            records.ids,
+            rule=self.schema.id_rule,
+            key=key,
+            plan_id=plan.plan_id,
+            cost=plan.tensor.link_cost,
+            site=self.name,
+        )
+        return Link(tokens, order, self.schema.id_rule)
+
+    def save(self, run_id: str, result: Outcome) -> None:
         """Write ``results/RUN_ID``."""
         from fedmvc_client.results import write_results
 
@@ -178,7 +243,7 @@ class FolderSource:
         """Say whether ``results/RUN_ID`` is there."""
         return (self.folder / "results" / run_id).exists()
 
-    def result(self, run_id: str) -> SiteResult | None:
+    def result(self, run_id: str) -> Outcome | None:
         """Read ``results/RUN_ID``."""
         from fedmvc_client.results import read_results
 
@@ -188,11 +253,14 @@ class FolderSource:
 class ArraySource:
     """Views in memory, for simulation from Python; a permissive policy.
 
+    Rows have no ids but their numbers, so in a vertical run row i is the same record everywhere.
+
     Parameters
     ----------
     name : str
-    views : sequence of ndarray of shape (n, d_h) or None
-        In the schema's order; None where the site lacks a view. NaN = missing.
+    views : sequence of ndarray or CSR matrix of shape (n, d_h), or None
+        In the schema's order; None where the site lacks a view. NaN = missing. A CSR matrix is for
+        the vertical method only.
     schema : DataSchema
     device : Device, optional
     folder : Path, optional
@@ -202,7 +270,7 @@ class ArraySource:
     def __init__(
         self,
         name: str,
-        views: Sequence[Floats | None],
+        views: Sequence[View | None],
         schema: DataSchema,
         device: Device | None = None,
         folder: Path | None = None,
@@ -212,7 +280,7 @@ class ArraySource:
         self.device = device or Device()
         self.state_dir: Path | None = None
         self._folder = folder
-        self._results: dict[str, SiteResult] = {}
+        self._results: dict[str, Outcome] = {}
         self._schema = schema
         self._views = list(views)
 
@@ -232,12 +300,12 @@ class ArraySource:
         ------
         DataRefused
         """
-        views: dict[str, Floats] = {}
+        views: dict[str, View] = {}
         n_rows: int | None = None
         for name, view in zip(self._schema.view_names, self._views, strict=False):
             if view is None:
                 continue
-            array = np.array(view, dtype=np.float64)
+            array = view if issparse(view) else np.array(view, dtype=np.float64)
             expected = len(self._schema.features(name))
             if array.ndim != 2 or array.shape[1] != expected:
                 raise DataRefused(
@@ -250,13 +318,21 @@ class ArraySource:
                     f"before it have {n_rows}: every view needs the same rows, NaN where missing"
                 )
             n_rows = array.shape[0]
-            array[~np.isfinite(array)] = np.nan
+            if not issparse(array):
+                array[~np.isfinite(array)] = np.nan
             views[name] = array
         if not n_rows:
             raise DataRefused(f"site '{self.name}' has 0 rows: give it data or leave it out")
         return Records(tuple(str(i) for i in range(n_rows)), views)
 
-    def save(self, run_id: str, result: SiteResult) -> None:
+    def link(self, records: Records, plan: RunPlan) -> Link:
+        """Return the row numbers, big-endian: the tokens' order is then the rows'."""
+        n = len(records.ids)
+        tokens = np.zeros((n, TOKEN_BYTES), dtype=np.uint8)
+        tokens[:, -8:] = np.arange(n, dtype=">u8").view(np.uint8).reshape(n, 8)
+        return Link(tokens, np.arange(n), "row number")
+
+    def save(self, run_id: str, result: Outcome) -> None:
         """Keep the results in memory, or in the folder given."""
         if self._folder is None:
             self._results[run_id] = result
@@ -271,7 +347,7 @@ class ArraySource:
             return run_id in self._results
         return (self._folder / self.name / run_id).exists()
 
-    def result(self, run_id: str) -> SiteResult | None:
+    def result(self, run_id: str) -> Outcome | None:
         """Return what `save` kept."""
         if self._folder is None:
             return self._results.get(run_id)

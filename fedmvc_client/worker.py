@@ -17,27 +17,30 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.faults import reason
+from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
+from fedmvc_client.participants.tensor_fmvc import TensorParticipant
 from fedmvc_client.policy import enforce_cohort, enforce_plan
-from fedmvc_client.sources import ArraySource, FolderSource, Records, SiteResult, Source
+from fedmvc_client.sources import (
+    ArraySource,
+    FolderSource,
+    Outcome,
+    Records,
+    SiteResult,
+    Source,
+    View,
+)
 from strategies.messages import (
-    FinishReply,
-    FinishRequest,
     HelloReply,
     HelloRequest,
     Message,
-    PrepareReply,
-    PrepareRequest,
     Refusal,
-    RoundRequest,
-    SeedRequest,
     from_bytes,
     to_bytes,
 )
@@ -50,10 +53,19 @@ log = logging.getLogger("fedmvc.site")
 _RUNS_IN_MEMORY = 2
 #: Runs whose set-up stays on disk; the oldest goes when another begins.
 _RUNS_ON_DISK = 8
-#: Set-up requests kept on disk until the run is finished, in the order they are replayed.
-_SET_UP = ("hello", "prepare", "seed")
-#: What a site carries from round to round besides, where the plan blends it with the broadcast.
-_LOCAL_MODELS = "local_models.npz"
+#: What a site carries from request to request and could not compute again.
+_STATE = "state.npz"
+#: The site half of each method.
+_PARTICIPANTS: dict[str, type[Participant]] = {
+    "fedhk-mvfc": FedHKParticipant,
+    "tensor-fmvc": TensorParticipant,
+}
+#: Method and action of each request.
+_ACTION_OF = {
+    request: (method, action)
+    for method, kind in _PARTICIPANTS.items()
+    for action, request in kind.ACTIONS.items()
+}
 
 
 class SiteWorker:
@@ -68,7 +80,7 @@ class SiteWorker:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._plans: OrderedDict[str, RunPlan] = OrderedDict()
-        self._participants: dict[str, FedHKParticipant] = {}
+        self._participants: dict[str, Participant] = {}
 
     @property
     def site(self) -> str:
@@ -113,23 +125,41 @@ class SiteWorker:
             reply = self._hello(message)
             self._begin(message, body)
             return reply
-        if isinstance(message, PrepareRequest):
-            prepared = self._prepare(message)
-            self._keep(message.run_id, "prepare.bin", body)
-            return prepared
-        if isinstance(message, SeedRequest):
-            seeds = self._participant(message.run_id, message.plan_id, "seed").seed(message)
-            self._keep(message.run_id, "seed.bin", body)
-            return seeds
-        if isinstance(message, RoundRequest):
-            return self._round(message)
-        if isinstance(message, FinishRequest):
-            return self._finish(message)
-        raise ProtocolError(
-            f"site '{self.site}' was sent a {type(message).__name__}, not a request"
-        )
+        if type(message) not in _ACTION_OF:
+            raise ProtocolError(
+                f"site '{self.site}' was sent a {type(message).__name__}, not a request"
+            )
+        method, action = _ACTION_OF[type(message)]
+        run_id, plan_id = getattr(message, "run_id", ""), getattr(message, "plan_id", "")
+        if self._plan(run_id, plan_id).method != method:
+            raise ProtocolError(
+                f"site '{self.site}' was asked to {action} as in '{method}', but the run's plan is "
+                "of another method"
+            )
+        return self._act(run_id, action, message, body)
 
-    def result(self, run_id: str) -> SiteResult | None:
+    def _act(self, run_id: str, action: str, message: Message, body: bytes) -> Message:
+        """Hand a request of a known run to its participant."""
+        kind = _PARTICIPANTS[self._plans[run_id].method]
+        names = list(kind.ACTIONS)
+        if action == names[0]:
+            participant = self._create(run_id)
+        else:
+            participant = self._participant(run_id, action)
+        if action == names[-1]:
+            self._refuse_finished(run_id)
+            reply, outcome = participant.finish(message)
+            self.source.save(run_id, outcome)
+            self.forget(run_id)
+            return reply
+        reply = participant.answer(message)
+        self._participants[run_id] = participant
+        if action in kind.REPLAYED:
+            self._keep(run_id, f"{action}.bin", body)
+        self._keep_state(run_id, participant)
+        return reply
+
+    def result(self, run_id: str) -> Outcome | None:
         """Return what a finished run left at this site; None where it left nothing."""
         return self.source.result(run_id)
 
@@ -172,22 +202,9 @@ class SiteWorker:
             )
         return plan
 
-    def _prepare(self, request: PrepareRequest) -> PrepareReply:
-        plan = self._plan(request.run_id, request.plan_id)
-        records = self._load()
-        device = self.source.device
-        participant = FedHKParticipant(
-            plan,
-            request.run_id,
-            self.site,
-            records,
-            device.device,
-            device.dtype,
-            min_cell=self.source.policy.min_cell,
-        )
-        reply = participant.prepare(request)
-        self._participants[request.run_id] = participant
-        return reply
+    def _create(self, run_id: str) -> Participant:
+        plan = self._plans[run_id]
+        return _PARTICIPANTS[plan.method].begin(plan, run_id, self.source, self._load())
 
     def _load(self) -> Records:
         records = self.source.load()
@@ -195,24 +212,6 @@ class SiteWorker:
             log.info("%s", note)
         enforce_cohort(self.site, self.source.policy, len(records.ids))
         return records
-
-    def _round(self, request: RoundRequest) -> Message:
-        participant = self._participant(request.run_id, request.plan_id, "round")
-        reply = participant.round(request)
-        state = participant.state()
-        if state:
-            buffer = io.BytesIO()
-            np.savez(buffer, **state)  # type: ignore[arg-type]
-            self._keep(request.run_id, _LOCAL_MODELS, buffer.getvalue())
-        return reply
-
-    def _finish(self, request: FinishRequest) -> FinishReply:
-        participant = self._participant(request.run_id, request.plan_id, "finish")
-        self._refuse_finished(request.run_id)
-        reply, result = participant.finish(request)
-        self.source.save(request.run_id, result)
-        self.forget(request.run_id)
-        return reply
 
     # -- runs in memory and on disk ----------------------------------------------------------
 
@@ -231,17 +230,12 @@ class SiteWorker:
             )
         return plan
 
-    def _participant(self, run_id: str, plan_id: str, action: str) -> FedHKParticipant:
-        self._plan(run_id, plan_id)
-        folder = self._run_folder(run_id)
-        if (
-            run_id not in self._participants
-            and folder is not None
-            and (folder / "prepare.bin").is_file()
-        ):
+    def _participant(self, run_id: str, action: str) -> Participant:
+        if run_id not in self._participants:
             self._replay(run_id)  # a restarted worker that met the run's hello first
         if run_id not in self._participants:
-            raise ProtocolError(f"site '{self.site}' was sent {action} before prepare")
+            first = next(iter(_PARTICIPANTS[self._plans[run_id].method].ACTIONS))
+            raise ProtocolError(f"site '{self.site}' was sent {action} before {first}")
         return self._participants[run_id]
 
     def _run_folder(self, run_id: str) -> Path | None:
@@ -275,21 +269,38 @@ class SiteWorker:
             os.fsync(file.fileno())
         draft.replace(folder / name)
 
+    def _keep_state(self, run_id: str, participant: Participant) -> None:
+        state = participant.state()
+        if state and self.source.state_dir is not None:
+            buffer = io.BytesIO()
+            np.savez(buffer, **state)  # type: ignore[arg-type]
+            self._keep(run_id, _STATE, buffer.getvalue())
+
     def _replay(self, run_id: str) -> None:
         """Set a run up again from the requests kept on disk."""
         folder = self._run_folder(run_id)
         if folder is None or not folder.is_dir():
             return
         log.info("site '%s': setting up run %s again after a restart", self.site, run_id[:8])
-        for action in _SET_UP:
-            path = folder / f"{action}.bin"
-            if path.is_file():
-                body = path.read_bytes()
-                self._answer(from_bytes(body), body)
-        local = folder / _LOCAL_MODELS
-        if local.is_file() and run_id in self._participants:
-            with np.load(local, allow_pickle=False) as arrays:
-                self._participants[run_id].restore({name: arrays[name] for name in arrays.files})
+        if run_id not in self._plans:
+            self._answer_kept(folder / "hello.bin")
+        if run_id not in self._plans:
+            return
+        for action in _PARTICIPANTS[self._plans[run_id].method].REPLAYED:
+            if not (folder / f"{action}.bin").is_file():
+                break
+            self._answer_kept(folder / f"{action}.bin")
+        kept = folder / _STATE
+        if kept.is_file():
+            participant = self._participants.get(run_id) or self._create(run_id)
+            with np.load(kept, allow_pickle=False) as arrays:
+                participant.restore({name: arrays[name] for name in arrays.files})
+            self._participants[run_id] = participant
+
+    def _answer_kept(self, path: Path) -> None:
+        if path.is_file():
+            body = path.read_bytes()
+            self._answer(from_bytes(body), body)
 
     def forget(self, run_id: str) -> None:
         """Let go of a run that is over: what is in memory and what would set it up again."""
@@ -313,7 +324,7 @@ def folder_worker(folder: Path) -> SiteWorker:
 
 def array_worker(
     name: str,
-    views: Sequence[NDArray[np.float64] | None],
+    views: Sequence[View | None],
     schema: DataSchema,
     *,
     device: Device | None = None,

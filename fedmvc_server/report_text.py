@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmvc_server.runner import RunResult
+from strategies.model import ClusterModel
 
 __all__ = ["summary"]
 
@@ -29,29 +30,10 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     # why a run did not complete is the error's sentence, on standard error
     why = f": {result.stop_reason}" if result.status == "completed" else ""
     lines = [f"{result.status} after {result.rounds} rounds, {result.wall_s:.1f} s{why}"]
-    metrics = result.metrics
-    if result.model is not None and metrics:
-        rows = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
-        lines.append(f"patients     {metrics['rows']} ({rows})")
-        weights = ", ".join(
-            f"{view} {weight:.3f}"
-            for view, weight in zip(result.model.views, result.model.view_weights, strict=True)
-        )
-        lines.append(f"view weights {weights}")
-        lines.append(f"objective J  {metrics['objective']:.8g}")
-        sizes = metrics["expected_cluster_sizes"]
-        for k, size in enumerate(sizes[:_CLUSTERS_SHOWN]):
-            centers = "; ".join(
-                f"{view} ({_shortened(center[k])})"
-                for view, center in zip(result.model.views, result.model.centers, strict=True)
-            )
-            lines.append(f"cluster {k}    expected size {size:.0f}, centre {centers}")
-        if len(sizes) > _CLUSTERS_SHOWN:
-            lines.append(f"and {len(sizes) - _CLUSTERS_SHOWN} clusters more: see model.npz")
-        lines.append(
-            f"partition    coefficient {metrics['partition_coefficient']:.3f} "
-            "(1 = crisp memberships, 1/c = no structure)"
-        )
+    if result.model is not None and result.metrics:
+        lines += _of_model(result, result.model)
+    elif "cluster_sizes" in result.metrics:
+        lines += _of_labels(result)
     for method, score in scores.items():
         values = f"NMI {score['nmi']:.4f}, ARI {score['ari']:.4f}"
         lines.append(f"{method}: accuracy {score['accuracy']:.4f}, {values}")
@@ -63,6 +45,55 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     lines.extend(f"warning: {sentence}" for sentence in result.warnings)
     lines.append(f"results: {out}")
     return "\n".join(lines)
+
+
+def _of_model(result: RunResult, model: ClusterModel) -> list[str]:
+    """Say what a run's model is: weights, sizes, centres."""
+    metrics, lines = result.metrics, []
+    rows = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
+    lines.append(f"patients     {metrics['rows']} ({rows})")
+    weights = ", ".join(
+        f"{view} {weight:.3f}" for view, weight in zip(model.views, model.view_weights, strict=True)
+    )
+    lines.append(f"view weights {weights}")
+    lines.append(f"objective J  {metrics['objective']:.8g}")
+    sizes = metrics["expected_cluster_sizes"]
+    for k, size in enumerate(sizes[:_CLUSTERS_SHOWN]):
+        centers = "; ".join(
+            f"{view} ({_shortened(center[k])})"
+            for view, center in zip(model.views, model.centers, strict=True)
+        )
+        lines.append(f"cluster {k}    expected size {size:.0f}, centre {centers}")
+    if len(sizes) > _CLUSTERS_SHOWN:
+        lines.append(f"and {len(sizes) - _CLUSTERS_SHOWN} clusters more: see model.npz")
+    lines.append(
+        f"partition    coefficient {metrics['partition_coefficient']:.3f} "
+        "(1 = crisp memberships, 1/c = no structure)"
+    )
+    return lines
+
+
+def _of_labels(result: RunResult) -> list[str]:
+    """Say what a vertical run found: sizes, and how far the sites and their vote agree with it."""
+    metrics = result.metrics
+    lists = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
+    vote = metrics["aligned_vote"]
+    lines = [f"patients     {metrics['rows']} that all sites hold (lists: {lists})"]
+    for site, view in metrics["views"].items():
+        lines.append(
+            f"site '{site}': view {view}, weight {metrics['view_weights'][site]:.3f}, its own "
+            f"clustering agrees on {metrics['agreement'][site]:.1%} of its rows "
+            f"(NMI {metrics['agreement_nmi'][site]:.3f})"
+        )
+    sizes = metrics["cluster_sizes"][:_CLUSTERS_SHOWN]
+    more = len(metrics["cluster_sizes"]) - len(sizes)
+    lines.append(
+        f"cluster sizes {', '.join(map(str, sizes))}{f' and {more} clusters more' if more else ''}"
+    )
+    lines.append(f"aligned vote without the tensor term: agrees on {vote['agreement']:.1%} of rows")
+    if metrics["rows_without_label"]:
+        lines.append(f"{metrics['rows_without_label']} rows have no data at any site and no label")
+    return lines
 
 
 def _shortened(values: Iterable[float]) -> str:

@@ -21,16 +21,23 @@ from fedmvc_server.artefacts import (
     write_result,
     write_rounds,
 )
-from privacy.protection import plain_certificate
+from privacy.disclosure import certificate
+from strategies.base import FederatedStrategy
 from strategies.fedhk_mvfc import FedHKStrategy
 from strategies.model import ClusterModel
 from strategies.run_state import RunState, as_rows
+from strategies.tensor_fmvc import TensorStrategy
 
 __all__ = ["RunResult", "new_run_id", "run"]
 
 log = logging.getLogger("fedmvc")
 
 Observer = Callable[[RunState], None]
+#: The server half of each method.
+_STRATEGIES: dict[str, type[FederatedStrategy]] = {
+    "fedhk-mvfc": FedHKStrategy,
+    "tensor-fmvc": TensorStrategy,
+}
 
 
 @dataclass
@@ -48,14 +55,15 @@ class RunResult:
     run_id, plan_id : str
     rounds : int
     model : ClusterModel or None
+        None too where the method makes none: a vertical run has labels only.
     certificate : dict
     history : list of dict
         ``{round, objective, view_weights, site_weights, bytes_up, bytes_down, seconds, sites}``.
     bytes_up, bytes_down : int
         Encoded messages of the whole run, set-up and finish included.
     site_results : dict
-        By site name: ``labels``, ``membership``, ``personal_model``. Filled where this process
-        runs the sites too.
+        By site name: ``labels``, ``membership``, ``personal_model``, and after a vertical run
+        ``vote_labels`` and ``view_labels``. Filled where this process runs the sites too.
     """
 
     status: str
@@ -120,7 +128,7 @@ def run(
         if observer is not None:
             observer(state)
 
-    strategy = FedHKStrategy(plan, run_id, observer=watch, settle_s=settle_s)
+    strategy = _STRATEGIES[plan.method](plan, run_id, observer=watch, settle_s=settle_s)
     status, code, reason = "completed", 0, "the plan ran to its end"
     try:
         strategy.start(grid)
@@ -137,12 +145,12 @@ def run(
         reason = "an internal error: the log above has it; please report it"
     result = _outcome(strategy, status, code, reason, time.perf_counter() - began)
     if out is not None:
-        _write(out, plan, strategy, result)
+        _write(out, plan, result)
     return result
 
 
 def _outcome(
-    strategy: FedHKStrategy, status: str, code: int, reason: str, wall_s: float
+    strategy: FederatedStrategy, status: str, code: int, reason: str, wall_s: float
 ) -> RunResult:
     state = strategy.state
     return RunResult(
@@ -153,7 +161,7 @@ def _outcome(
         plan_id=strategy.plan.plan_id,
         rounds=len(state.history),
         model=strategy.model if status == "completed" else None,
-        certificate=plain_certificate(state.sites, "pooled extremes exchanged before round 1"),
+        certificate=certificate(strategy.plan, state.sites),
         history=as_rows(state.history),
         bytes_up=state.total.bytes_up,
         bytes_down=state.total.bytes_down,
@@ -165,7 +173,7 @@ def _outcome(
     )
 
 
-def _write(out: Path, plan: RunPlan, strategy: FedHKStrategy, result: RunResult) -> None:
+def _write(out: Path, plan: RunPlan, result: RunResult) -> None:
     if result.model is not None:
         write_model(out, result.model)
     write_result(
@@ -175,7 +183,7 @@ def _write(out: Path, plan: RunPlan, strategy: FedHKStrategy, result: RunResult)
             "exit_code": result.exit_code,
             "stop_reason": result.stop_reason,
             "run_id": result.run_id,
-            "plan": plan.model_dump(mode="json"),
+            "plan": plan.fields(),
             "plan_id": result.plan_id,
             "versions": versions(),
             "sites": result.sites,

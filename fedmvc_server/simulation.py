@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ from flwr.serverapp import Grid
 from configs.errors import ConfigError, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
-from configs.site import SITE_NAME
 from fedmvc_client.app import app as client_app
 from fedmvc_client.relay import registered_workers
 from fedmvc_client.socket_server import serve_sites
 from fedmvc_client.worker import SiteWorker, array_worker, folder_worker
+from fedmvc_server.array_sites import View, schema_of, vertical_views, views_of
 from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
@@ -50,7 +49,9 @@ def simulate(
         A mapping is validated as a plan file would be.
     sites : mapping
         ``{name: {"views": [array of shape (n, d_h) or None, ...]}}``; None where a site lacks a
-        view, NaN where a cell is missing. The same order of views everywhere.
+        view, NaN where a cell is missing. The same order of views everywhere. For the vertical
+        method row i is the same record at every site, a site has one view (its list may hold just
+        that one), and CSR matrices are taken too.
     schema : DataSchema, optional
         Views and columns; by default ``view_0``, ... with columns ``x0``, ...
     backend : {"inprocess", "ray"}
@@ -69,14 +70,19 @@ def simulate(
     ------
     ConfigError
         Where the plan or the arrays cannot be used at all.
+    DataRefused
+        Where the rows of a vertical run cannot be the same records.
     QuorumLost
         Where there are fewer sites than ``quorum.min_sites``.
     """
     plan = _plan_of(plan)
-    views = {name: _views_of(name, site) for name, site in sites.items()}
+    vertical = plan.method == "tensor-fmvc"
+    views = {name: views_of(name, site, sparse_too=vertical) for name, site in sites.items()}
     if not views:
         raise ConfigError("simulate was given 0 sites: give at least one")
-    inferred = _schema_of(views)
+    if vertical:
+        views = vertical_views(views)
+    inferred = schema_of(views)
     if schema is not None and len(schema.view_names) != len(inferred.view_names):
         raise ConfigError(
             f"the sites list {len(inferred.view_names)} views, the schema has "
@@ -131,25 +137,6 @@ def site_folders(data: Path) -> list[Path]:
     return found
 
 
-def _as_view(view: Any) -> np.ndarray[Any, Any] | None:
-    if view is None:
-        return None
-    try:
-        if np.iscomplexobj(view):
-            raise TypeError("complex numbers")
-        array = np.ma.filled(np.ma.asarray(view, dtype=np.float64), np.nan)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            "a view is not a table of real numbers: give arrays of shape (rows, columns), NaN "
-            "where missing"
-        ) from error
-    if array.ndim != 2:
-        raise ConfigError(
-            f"a view has {array.ndim} dimensions: give arrays of shape (rows, columns)"
-        )
-    return array
-
-
 def _plan_of(plan: RunPlan | Mapping[str, Any] | str | Path) -> RunPlan:
     if isinstance(plan, RunPlan):
         return plan
@@ -165,37 +152,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _views_of(name: str, site: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
-    if not isinstance(name, str) or not re.match(SITE_NAME, name):
-        raise ConfigError(
-            f"site name {name!r} is none: use 1 to 64 letters, digits, '.', '_' or '-', the first "
-            "a letter or digit"
-        )
-    if not isinstance(site, Mapping) or set(site) != {"views"}:
-        raise ConfigError(
-            f"site '{name}' needs one entry 'views' and no other: give {{'views': [array, ...]}}"
-        )
-    return [_as_view(view) for view in site["views"]]
-
-
-def _schema_of(views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]]) -> DataSchema:
-    counts = {len(v) for v in views.values()}
-    if len(counts) != 1:
-        raise ConfigError(
-            f"the sites list {sorted(counts)} views: give every site the same list, None for a "
-            "view it lacks"
-        )
-    examples = []
-    for h in range(counts.pop()):
-        held = [v[h] for v in views.values() if v[h] is not None]
-        if not held or held[0] is None:
-            raise ConfigError(f"view {h} is None at all {len(views)} sites: leave it out")
-        examples.append(held[0])
-    return DataSchema.from_arrays(examples)
-
-
 def _array_workers(
-    views: Mapping[str, Sequence[np.ndarray[Any, Any] | None]],
+    views: Mapping[str, Sequence[View | None]],
     schema: DataSchema,
     folder: Path | None,
 ) -> dict[int, SiteWorker]:
@@ -269,42 +227,20 @@ def _run_ray(
 def score_folders(
     plan: RunPlan, data: Path, result: RunResult, truth: Path
 ) -> dict[str, dict[str, float]]:
-    """Score a finished simulation against a truth file, beside k-means on the pooled rows.
+    """Score a finished simulation against a truth file, beside its baselines.
 
     Raises
     ------
     DataRefused
         Where the truth file cannot be read or lacks records of the run.
     """
-    from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, score
+    from fedmvc_server.scores import horizontal_scores, vertical_scores
 
-    known = read_truth(truth)
-    names = sorted(result.site_results)
-    ids = [record for name in names for record in result.site_results[name].ids]
-    expected = match_truth(known, ids, truth.name)
-    labels = np.concatenate([result.site_results[name].labels for name in names])
-    scores = {f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels)}
-    views = _pooled_views(data, names, result)
-    scores["k-means on pooled rows"] = score(
-        expected, pooled_kmeans(views, plan.n_clusters, plan.seed)
-    )
-    return scores
-
-
-def _pooled_views(data: Path, names: Sequence[str], result: RunResult) -> list[Any]:
-    """Rows of all sites side by side, NaN where a site lacks a view."""
     sources = {w.site: w.source for w in _folder_workers(site_folders(data)).values()}
-    records = [sources[name].load() for name in names]
-    model = result.model
-    blocks = []
-    for h, view in enumerate(() if model is None else model.views):
-        width = 0 if model is None else len(model.columns[h])
-        blocks.append(
-            np.concatenate(
-                [r.views.get(view, np.full((len(r.ids), width), np.nan)) for r in records]
-            )
-        )
-    return blocks
+    records = {name: sources[name].load() for name in sorted(result.site_results)}
+    if plan.method == "tensor-fmvc":
+        return vertical_scores(plan, records, result, truth)
+    return horizontal_scores(plan, records, result, truth)
 
 
 @contextmanager

@@ -29,7 +29,9 @@ from strategies.messages import (
     from_bytes,
     to_bytes,
 )
+from strategies.model import ClusterModel
 from strategies.records import from_record, to_record
+from strategies.reply_checks import check_hello, check_reply, naming
 from strategies.run_state import Exchange, RoundRecord, RunState, Tally
 
 log = logging.getLogger("fedmvc")
@@ -49,7 +51,16 @@ class FederatedStrategy(Strategy):
         Called with the :class:`RunState` after each round.
     settle_s : float, default 0
         After ``quorum.min_sites`` nodes are there, wait this long for more of them.
+
+    Attributes
+    ----------
+    model : ClusterModel or None
+        The final model, where the method makes one.
+    metrics : dict
+        What the method measured of its result.
     """
+
+    model: ClusterModel | None = None
 
     def __init__(
         self,
@@ -171,6 +182,11 @@ class FederatedStrategy(Strategy):
         """Sites still in the run, in name order."""
         return list(self.state.sites)
 
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Run id and plan id, the first fields of every request."""
+        return self.state.run_id, self.plan.plan_id
+
     def drop(self, site: str, reason: str) -> None:
         """Take a site out of the run, by name."""
         if site not in self._nodes:
@@ -283,12 +299,7 @@ class FederatedStrategy(Strategy):
             if isinstance(message, Refusal):
                 self._take_refusal(site, message, pending.round)
                 return
-            if not isinstance(message, pending.replies):
-                raise ProtocolError("the reply is of another kind than was asked")
-            if getattr(message, "run_id", None) != self.state.run_id:
-                raise ProtocolError("the reply belongs to another run")
-            if getattr(message, "round", pending.round) != pending.round:
-                raise ProtocolError("the reply belongs to another round")
+            check_reply(self.state.run_id, pending, message)
         except ProtocolError as error:
             self.drop(site, f"sent a reply that does not fit: {error.public_message}")
         else:
@@ -297,7 +308,7 @@ class FederatedStrategy(Strategy):
     def _take_refusal(self, site: str, refusal: Refusal, round_: int) -> None:
         """Before round 1 a refusal may end the run; later its site is dropped."""
         if round_ == 0:
-            self.refuse(site, error_for_code(refusal.code)(_naming(site, refusal.message)))
+            self.refuse(site, error_for_code(refusal.code)(naming(site, refusal.message)))
         else:
             self.drop(site, f"refused: {refusal.message}")
 
@@ -350,27 +361,17 @@ class FederatedStrategy(Strategy):
         try:
             message = self._decode(reply)
             if not isinstance(message, Refusal):
-                self._check_hello(name, message, admitted)
+                check_hello(self.state.run_id, name, message, admitted)
         except ProtocolError as error:
             reason = f"sent a reply that does not fit: {error.public_message}"
-            self._refuse_admission(site, ProtocolError(_naming(site, error.public_message)), reason)
+            self._refuse_admission(site, ProtocolError(naming(site, error.public_message)), reason)
             return
         if isinstance(message, Refusal):
-            refusal = error_for_code(message.code)(_naming(site, message.message))
+            refusal = error_for_code(message.code)(naming(site, message.message))
             self._refuse_admission(site, refusal, f"refused: {message.message}")
         elif isinstance(message, HelloReply):
             admitted[message.site] = message
             self._nodes[message.site] = node
-
-    def _check_hello(self, name: str, reply: Message, admitted: dict[str, HelloReply]) -> None:
-        if not isinstance(reply, HelloReply) or reply.run_id != self.state.run_id:
-            raise ProtocolError("the reply to hello is of another kind or run")
-        if name and reply.site != name:
-            raise ProtocolError(
-                f"the node is registered as '{name}' but its site calls itself '{reply.site}'"
-            )
-        if reply.site in admitted:
-            raise ProtocolError(f"two nodes call themselves '{reply.site}'")
 
     def _refuse_admission(self, site: str, error: FedMVCError, reason: str) -> None:
         """Name the site; end the run unless the plan goes on without it."""
@@ -393,7 +394,3 @@ class FederatedStrategy(Strategy):
         self._first_refusal = self._first_refusal or error
         self.drop(site, f"was refused: {error.public_message}")
         self._require_quorum()
-
-
-def _naming(site: str, sentence: str) -> str:
-    return sentence if f"'{site}'" in sentence else f"site '{site}': {sentence}"

@@ -40,7 +40,6 @@ from strategies.fedhk_setup import (
 from strategies.messages import (
     LIMITS,
     ChangeCoder,
-    ClusterModel,
     CodedStatistics,
     FinishReply,
     FinishRequest,
@@ -65,13 +64,9 @@ class FedHKStrategy(FederatedStrategy):
 
     Attributes
     ----------
-    model : ClusterModel or None
-        The final model once the rounds are over.
     metrics : dict
         Objective, partition coefficient, expected cluster sizes, pooled statistics (Eqs. 65-70).
     """
-
-    model: ClusterModel | None = None
 
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
         """Yield the exchanges of one run."""
@@ -97,7 +92,7 @@ class FedHKStrategy(FederatedStrategy):
         views = agree_on_views({site: hello[site] for site in self.sites})
         replies = yield Exchange(
             "prepare",
-            {s: PrepareRequest(*self._ids, views.names, np.array(views.dims)) for s in self.sites},
+            {s: PrepareRequest(*self.ids, views.names, np.array(views.dims)) for s in self.sites},
             (PrepareReply,),
         )
         replies = self.checked(replies, lambda site, r: check_prepare(r, views))
@@ -143,7 +138,7 @@ class FedHKStrategy(FederatedStrategy):
             "seed",
             {
                 site: SeedRequest(
-                    *self._ids,
+                    *self.ids,
                     preparation.scaling,
                     preparation.holding_share,
                     preparation.cell_mass,
@@ -185,10 +180,6 @@ class FedHKStrategy(FederatedStrategy):
         """Clusters that a site works on: the run's, or fewer where the plan says so."""
         return self.plan.fedhk.local_clusters.get(site, self.plan.n_clusters)
 
-    @property
-    def _ids(self) -> tuple[str, str]:
-        return self.state.run_id, self.plan.plan_id
-
     # -- rounds ------------------------------------------------------------------------------
 
     def _start_weights(self, setup: Setup) -> Floats:
@@ -203,7 +194,7 @@ class FedHKStrategy(FederatedStrategy):
         rows: np.ndarray[Any, np.dtype[np.int64]] | None = None,
     ) -> RoundRequest:
         return RoundRequest(
-            *self._ids,
+            *self.ids,
             number,
             query.starts,
             query.centers,
@@ -352,7 +343,7 @@ class FedHKStrategy(FederatedStrategy):
         last = len(self.state.history)
         replies = yield Exchange(
             "finish",
-            {s: FinishRequest(*self._ids, self.model) for s in self.sites},
+            {s: FinishRequest(*self.ids, self.model) for s in self.sites},
             (FinishReply,),
             last,
         )

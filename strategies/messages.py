@@ -16,12 +16,24 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError
 from strategies.codec import decode, encode
 from strategies.encoding import LIMITS, ChangeCoder
+from strategies.label_coding import pack_labels, unpack_labels
 from strategies.model import ClusterModel
 from strategies.statistics import Floats, Moments, SufficientStatistics, ViewScaling, pooled
+from strategies.tensor_messages import (
+    AlignRequest,
+    LinkReply,
+    LinkRequest,
+    OutcomeReply,
+    OutcomeRequest,
+    StartReply,
+    SweepReply,
+    SweepRequest,
+)
 
 __all__ = [
     "LIMITS",
     "MAX_BYTES",
+    "AlignRequest",
     "ChangeCoder",
     "ClusterModel",
     "CodedStatistics",
@@ -29,22 +41,31 @@ __all__ = [
     "FinishRequest",
     "HelloReply",
     "HelloRequest",
+    "LinkReply",
+    "LinkRequest",
     "LocalModelReply",
     "Message",
     "Moments",
+    "OutcomeReply",
+    "OutcomeRequest",
     "PrepareReply",
     "PrepareRequest",
     "Refusal",
     "RoundRequest",
     "SeedReply",
     "SeedRequest",
+    "StartReply",
     "StatisticsReply",
     "SufficientStatistics",
+    "SweepReply",
+    "SweepRequest",
     "ViewDescription",
     "ViewScaling",
     "from_bytes",
+    "pack_labels",
     "pooled",
     "to_bytes",
+    "unpack_labels",
 ]
 
 #: A message above this many bytes is refused before it is parsed.
@@ -258,6 +279,14 @@ Message = (
     | LocalModelReply
     | FinishRequest
     | FinishReply
+    | LinkRequest
+    | LinkReply
+    | AlignRequest
+    | StartReply
+    | SweepRequest
+    | SweepReply
+    | OutcomeRequest
+    | OutcomeReply
 )
 
 _PARTS: tuple[type, ...] = (
@@ -281,7 +310,8 @@ def to_bytes(message: Message) -> bytes:
     body = encode(message)
     if len(body) > MAX_BYTES:
         raise ProtocolError(
-            f"a message of {len(body)} bytes is above the limit of {MAX_BYTES}: use fewer starts"
+            f"a message of {len(body)} bytes is above the limit of {MAX_BYTES}: use fewer starts "
+            "or a smaller encoding"
         )
     return body
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from configs.errors import ProtocolError, QuorumLost
 from configs.tensor_profiles import MU_MAX, TensorSettings
@@ -50,14 +51,15 @@ class TensorResult:
     labels : ndarray of shape (N,), int64
         Vote of the sites' last labels, each with alpha^r (Eq. 33); -1 where no site has the row.
     vote : ndarray of shape (N,), int64
-        Majority vote of the aligned first labels: the result without the tensor term.
+        Majority vote of what the aligned sites say alone, in the result's names: the result
+        without the tensor term.
     view_weights : ndarray of shape (M,)
         alpha.
     agreement, agreement_nmi : ndarray of shape (M,)
-        Share of a site's rows whose own first label is the result's, and the normalised mutual
-        information of the two.
+        Share of a site's rows on which what its view says alone is the result, and the
+        normalised mutual information of the two.
     pairwise : ndarray of shape (M, M)
-        Share of the rows of both sites on which their first labels agree; 0 without such rows.
+        Share of the rows of both sites on which they agree alone; 0 without such rows.
     site_labels : dict of str to ndarray of shape (N,), int64
         Last labels of each site in common names.
     """
@@ -106,6 +108,9 @@ class TensorDriver:
         Each site's first labels under its own names, -1 where it does not hold the row.
     traces : mapping of str to float
         Each site's trace T_m with them.
+    alone : mapping of str to ndarray of shape (N,), int64, optional
+        What each site's view says by itself, where its first labels are drawn at random: the
+        aligned vote and the agreements are about these. By default the first labels.
     tol : float
         The run has converged where no label moved and max|H - G| is below it.
     max_rounds : int
@@ -117,8 +122,6 @@ class TensorDriver:
     names : dict of str to ndarray of shape (K,), int64
         ``names[site][k]`` is the common name of the site's own cluster k; profile "paper" leaves
         every name as it is.
-    vote : ndarray of shape (N,), int64
-        Majority vote of the first labels in common names.
     done, converged : bool
     rounds : int
     objective : float
@@ -137,6 +140,7 @@ class TensorDriver:
         labels: Mapping[str, Labels],
         traces: Mapping[str, float],
         *,
+        alone: Mapping[str, Labels] | None = None,
         tol: float,
         max_rounds: int,
     ) -> None:
@@ -153,12 +157,12 @@ class TensorDriver:
         for site in self.sites:
             held = labels[site] >= 0
             self._held[site] = None if held.all() else held
-        self.names = self._common_names(labels)
-        self._starts = {
-            site: _renamed(labels[site], self.names[site], self._held[site]) for site in self.sites
-        }
-        self._labels = dict(self._starts)
-        self.vote = majority_vote(list(self._starts.values()), np.ones(len(self.sites)), n_clusters)
+        own = labels if alone is None else alone
+        common = self._common_names(own)
+        unnamed = settings.profile == "paper"  # labels at random have no names to bring together
+        self.names = {s: np.arange(n_clusters) if unnamed else common[s] for s in self.sites}
+        self._starts = {s: _renamed(own[s], common[s], self._held[s]) for s in self.sites}
+        self._labels = {s: _renamed(labels[s], self.names[s], self._held[s]) for s in self.sites}
         self.done = self.converged = False
         self.rounds = 0
         self.residual = np.inf
@@ -232,14 +236,18 @@ class TensorDriver:
         """Return the final labels, and how the sites stand to them."""
         final = [self._labels[site] for site in self.sites]
         labels = majority_vote(final, self.view_weights**self.settings.r, self.n_clusters)
-        starts = [self._starts[site] for site in self.sites]
+        vote = majority_vote(
+            [self._starts[site] for site in self.sites], np.ones(len(self.sites)), self.n_clusters
+        )
+        names = linear_sum_assignment(contingency(vote, labels, self.n_clusters), maximize=True)[1]
+        starts = [_renamed(self._starts[s], names, self._held[s]) for s in self.sites]
         tables = [contingency(start, labels, self.n_clusters) for start in starts]
         pairwise = [
             [_diagonal_share(contingency(a, b, self.n_clusters)) for b in starts] for a in starts
         ]
         return TensorResult(
             labels,
-            self.vote,
+            _renamed(vote, names, vote >= 0),
             self.view_weights,
             np.array([_diagonal_share(table) for table in tables]),
             np.array([_mutual_information(table) for table in tables]),
@@ -253,8 +261,6 @@ class TensorDriver:
         return Threshold(self.lam / self.mu, self.settings.p, self.settings.gst_iterations)
 
     def _common_names(self, labels: Mapping[str, Labels]) -> dict[str, NDArray[np.int64]]:
-        if self.settings.profile == "paper":
-            return {site: np.arange(self.n_clusters) for site in self.sites}
         names = align_labels([labels[site] for site in self.sites], self.n_clusters)
         return dict(zip(self.sites, names, strict=True))
 

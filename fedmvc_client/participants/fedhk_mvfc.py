@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
-from fedmvc_client.sources import Records, SiteResult
+from fedmvc_client.sources import Records, SiteResult, Source
 from privacy.protection import protection_for
 from strategies.messages import (
     LIMITS,
@@ -34,6 +34,7 @@ from strategies.messages import (
     FinishReply,
     FinishRequest,
     LocalModelReply,
+    Message,
     Moments,
     PrepareReply,
     PrepareRequest,
@@ -51,7 +52,7 @@ _SEED_ROWS = 20_000
 
 
 class FedHKParticipant:
-    """One site in one run of FedHK-MVFC.
+    """One site in one run of FedHK-MVFC (see `Participant`).
 
     Parameters
     ----------
@@ -63,6 +64,14 @@ class FedHKParticipant:
     min_cell : int
         Fewest records that a proposed centre, or a view's moments, may stand for.
     """
+
+    ACTIONS: ClassVar[Mapping[str, type]] = {
+        "prepare": PrepareRequest,
+        "seed": SeedRequest,
+        "round": RoundRequest,
+        "finish": FinishRequest,
+    }
+    REPLAYED: ClassVar[tuple[str, ...]] = ("prepare", "seed")
 
     def __init__(
         self,
@@ -93,6 +102,30 @@ class FedHKParticipant:
         self._seed_request: SeedRequest | None = None
         self._own_seeds: tuple[Floats, ...] = ()
         self._averaging: LocalModels | None = None
+
+    @classmethod
+    def begin(
+        cls, plan: RunPlan, run_id: str, source: Source, records: Records
+    ) -> FedHKParticipant:
+        """Take part in a run with the records that were read."""
+        device = source.device
+        return cls(
+            plan,
+            run_id,
+            source.name,
+            records,
+            device.device,
+            device.dtype,
+            min_cell=source.policy.min_cell,
+        )
+
+    def answer(self, request: PrepareRequest | SeedRequest | RoundRequest) -> Message:
+        """Answer a request of any action but finish."""
+        if isinstance(request, PrepareRequest):
+            return self.prepare(request)
+        if isinstance(request, SeedRequest):
+            return self.seed(request)
+        return self.round(request)
 
     # -- before round 1 ----------------------------------------------------------------------
 
@@ -200,7 +233,7 @@ class FedHKParticipant:
         """Return what a restarted worker could not compute again; often nothing."""
         return {} if self._averaging is None else self._averaging.state()
 
-    def restore(self, state: Mapping[str, Floats]) -> None:
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` gave."""
         self._local_models().restore(state)
 

@@ -22,7 +22,9 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 # What a random stream is drawn for, beside the run's seed and the site's position.
-_ANCHORS, _START, _SWEEP = 1, 2, 3
+_ANCHORS, _START, _SWEEP, _ALONE = 1, 2, 3, 4
+#: Sweeps of the paper's local term alone, at most.
+_SWEEPS_ALONE = 50
 
 
 class TensorSite:
@@ -95,6 +97,25 @@ class TensorSite:
         """
         trace = self._term.start(self._rng(_START))
         return self._labels(), trace
+
+    def alone(self) -> Labels:
+        """Return what the view says by itself (N,); to be asked between `start` and `sweep`.
+
+        Profile "plus": the first labels. Profile "paper": what the local term makes of them without
+        a blend, until no label moves or `_SWEEPS_ALONE` are over; the site itself stays as it was.
+        """
+        if isinstance(self._term, SpectralTerm):
+            return self._labels()
+        first = self._term.labels.copy()
+        for number in range(_SWEEPS_ALONE):
+            before = self._term.labels.copy()
+            order = self._rng(_ALONE, number).permutation(len(self._rows))
+            self._term.sweep(order, 1.0, None)
+            if np.array_equal(before, self._term.labels):
+                break
+        labels = self._labels()
+        self._term.labels = first
+        return labels
 
     def rename(self, names: Labels) -> None:
         """Call cluster k ``names[k]``.

@@ -58,7 +58,7 @@ def test_result_json(finished):
     assert (stored["status"], stored["exit_code"]) == ("completed", 0)
     assert stored["run_id"] == result.run_id
     assert stored["plan_id"] == PLAN.plan_id
-    assert stored["plan"] == PLAN.model_dump(mode="json")
+    assert stored["plan"] == PLAN.fields()
     assert stored["sites"] == ["site-00", "site-01"]
     assert stored["rounds"] == result.rounds
     assert (stored["bytes_up"], stored["bytes_down"]) == (result.bytes_up, result.bytes_down)

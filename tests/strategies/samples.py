@@ -37,6 +37,7 @@ def model():
 def every_message():
     centers = (np.arange(12.0).reshape(2, 3, 2),)
     ones = np.ones((2, 1))
+    byte = np.array([192], dtype=np.uint8)
     sums = m.SufficientStatistics(centers, (np.ones((2, 3)),), ones)
     view = m.ViewDescription(
         "ecg", ("rr", "qt"), ("ms", ""), np.zeros((2, 2)), np.array([True, False]), "ab", True
@@ -61,6 +62,16 @@ def every_message():
         m.LocalModelReply(RUN, 1, 3, centers, ones, np.ones(2), np.ones(2), np.ones(2)),
         m.FinishRequest(RUN, PLAN, model()),
         m.FinishReply(RUN, 3, np.ones(1), np.full(3, 1 / 3), 0.5),
+        m.LinkRequest(RUN, PLAN),
+        m.LinkReply(RUN, "trim", np.arange(32, dtype=np.uint8).reshape(2, 16)),
+        m.AlignRequest(RUN, PLAN, 0, 2, np.array([192], dtype=np.uint8)),
+        m.StartReply(RUN, byte, byte, 1.5, byte[:0]),
+        m.SweepRequest(
+            RUN, PLAN, 1, 1.0, 0.5, np.ones((2, 3), dtype=np.int8), 0.1, np.array([2, 0, 1])
+        ),
+        m.SweepReply(RUN, 1, byte, 1.5),
+        m.OutcomeRequest(RUN, PLAN, byte, byte, byte),
+        m.OutcomeReply(RUN, 2),
     ]
 
 

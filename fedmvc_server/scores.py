@@ -1,0 +1,109 @@
+"""Scores of a finished simulation beside its baselines. Only a simulation sees every label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.plan import RunPlan
+from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, score
+from fedmvc_server.runner import RunResult
+
+__all__ = ["horizontal_scores", "vertical_scores"]
+
+Scores = dict[str, dict[str, float]]
+
+
+def horizontal_scores(
+    plan: RunPlan, records: Mapping[str, Any], result: RunResult, truth: Path
+) -> Scores:
+    """Score the sites' labels side by side, beside k-means on the pooled rows.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    records : mapping
+        Ids and views of each site, by name.
+    result : RunResult
+    truth : Path
+
+    Raises
+    ------
+    DataRefused
+        Where the truth file cannot be read or lacks records of the run.
+    """
+    known = read_truth(truth)
+    names = sorted(records)
+    ids = [record for name in names for record in result.site_results[name].ids]
+    expected = match_truth(known, ids, truth.name)
+    labels = np.concatenate([result.site_results[name].labels for name in names])
+    views = _pooled_views([records[name] for name in names], result)
+    return {
+        f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels),
+        "k-means on pooled rows": score(expected, pooled_kmeans(views, plan.n_clusters, plan.seed)),
+    }
+
+
+def _pooled_views(records: Sequence[Any], result: RunResult) -> list[NDArray[np.float64]]:
+    """Rows of all sites side by side, NaN where a site lacks a view."""
+    model = result.model
+    blocks = []
+    for h, view in enumerate(() if model is None else model.views):
+        width = 0 if model is None else len(model.columns[h])
+        blocks.append(
+            np.concatenate(
+                [r.views.get(view, np.full((len(r.ids), width), np.nan)) for r in records]
+            )
+        )
+    return blocks
+
+
+def vertical_scores(
+    plan: RunPlan, records: Mapping[str, Any], result: RunResult, truth: Path
+) -> Scores:
+    """Score the shared records' labels beside the aligned vote and each site alone.
+
+    Parameters are those of `horizontal_scores`. k-means on the views side by side is shown where
+    all sites write the shared records' ids alike.
+    """
+    known = read_truth(truth)
+    names = sorted(records)
+    scores: Scores = {}
+    first = result.site_results[names[0]]
+    shared = first.labels >= 0
+    expected = match_truth(known, _chosen(first.ids, shared), truth.name)
+    scores[f"{plan.method} ({plan.tensor_settings().profile})"] = score(
+        expected, first.labels[shared]
+    )
+    scores["aligned vote, no tensor term"] = score(expected, first.vote_labels[shared])
+    for name in names:
+        own = result.site_results[name]
+        held = own.view_labels >= 0
+        scores[f"site '{name}' alone"] = score(
+            match_truth(known, _chosen(own.ids, held), truth.name), own.view_labels[held]
+        )
+    views = _side_by_side([records[name] for name in names], _chosen(first.ids, shared))
+    if views:
+        scores["k-means on the views side by side"] = score(
+            expected, pooled_kmeans(views, plan.n_clusters, plan.seed)
+        )
+    return scores
+
+
+def _chosen(ids: Sequence[str], mask: NDArray[np.bool_]) -> list[str]:
+    return [record for record, chosen in zip(ids, mask, strict=True) if chosen]
+
+
+def _side_by_side(records: Sequence[Any], ids: Sequence[str]) -> list[NDArray[np.float64]]:
+    """Return each view's rows in the order of ``ids``; none where a site writes ids otherwise."""
+    blocks: list[NDArray[np.float64]] = []
+    for site in records:
+        row_of = {record: i for i, record in enumerate(site.ids)}
+        if any(record not in row_of for record in ids):
+            return []
+        blocks.extend(view[[row_of[record] for record in ids]] for view in site.views.values())
+    return blocks
