@@ -28,8 +28,8 @@ def said(*arguments, **fields):
         "test whether a guessed id is on any site's list, at the cost of one hash a guess",
         "when a site leaves, the others replace the key",
         "deletes the tokens after matching, which is a promise and not a proof",
-        "one label (1 of 4 clusters) for each common row",
-        "which common rows the site has no measurement of",
+        "a label (1 of 4 clusters) for each common row",
+        "the labels that its view gives alone, and which common rows it has no measurement of",
         "a blend of all sites' labels of each common row",
         "At the end every site receives the final label",
     ],
@@ -54,7 +54,8 @@ def test_the_price_of_a_guess_follows_the_plan(cost, words):
 def test_the_plans_numbers_stand_in_the_sentences():
     text = said(n_clusters=7, max_rounds=12, tensor={"min_overlap": 200, "z_encoding": "float16"})
     assert "fewer than 200 in all lists the run is refused, and no site is told" in text
-    assert "Each round, at most 12, one label (1 of 7 clusters)" in text
+    assert "in each round, at most 12, the server gets" in text
+    assert "(1 of 7 clusters)" in text
     assert "Z (float16)" in text
 
 
