@@ -83,10 +83,10 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "Who has the linkage key keeps that ability: when a site leaves, the others replace the "
         "key before the next run.",
         "The server deletes the tokens after matching, which is a promise and not a proof.",
-        f"At the start and in each round, at most {plan.max_rounds}, the server gets from every site "
-        f"a label (1 of {plan.n_clusters} clusters) for each common row and one number on how tight "
-        "the clusters are; at the start also the labels that its view gives alone, and which common "
-        "rows it has no measurement of: the server sees each site's whole grouping of these "
+        f"At the start and in each round, at most {plan.max_rounds}, the server gets from every "
+        f"site a label (1 of {plan.n_clusters} clusters) for each common row and one number on how "
+        "tight the clusters are; at the start also the labels that its view gives alone, and which "
+        "common rows it has no measurement of: the server sees each site's whole grouping of these "
         "patients, which tells something about their measurements.",
         f"Each round every site receives Z ({blend}), a blend of all sites' labels of each common "
         "row: with few sites one can work out much of another's labels from it.",
