@@ -55,7 +55,7 @@ def das_scores(values: Matrix) -> Floats:
     The sums run one column after the other, so the dense and the sparse form agree bit for bit.
     """
     if not isinstance(values, np.ndarray):
-        score = np.asarray(values.sum(axis=1)).ravel()
+        score = values @ np.ones(values.shape[1])
     else:
         score = np.empty(len(values))
         for first in range(0, len(values), CPU_CHUNK_ROWS):

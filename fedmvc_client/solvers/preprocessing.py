@@ -192,10 +192,9 @@ def _scaled(values: Matrix, name: str) -> Matrix:
         if (values.data < 0).any():
             return _unit_interval(_dense(values, name))
         return _text(values)
-    zeros = values.size - np.count_nonzero(values)
     if (
         values.shape[1] >= TEXT_COLUMNS
-        and zeros > TEXT_ZEROS * values.size
+        and values.size - np.count_nonzero(values) > TEXT_ZEROS * values.size
         and not (values < 0).any()
     ):
         return _text(sparse.csr_array(values))
@@ -213,8 +212,11 @@ def _dense(values: sparse.csr_array, name: str) -> Floats:
 
 
 def _unit_interval(values: Floats) -> Floats:
+    """Scale to [0, 1] in place, which a copy of the site's data allows."""
     low, high = _column_extremes(values)
-    return np.asarray((values - low) / (high - low))
+    values -= low
+    values /= high - low
+    return values
 
 
 def _text(values: sparse.csr_array) -> sparse.csr_array:

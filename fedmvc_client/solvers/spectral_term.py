@@ -56,6 +56,8 @@ class SpectralTerm:
         """Label the rows by k-means on F; return the trace.
 
         Ten starts on at most ``KMEANS_ROWS`` rows, then every row joins its nearest centre.
+        Clusters are numbered by their first row: k-means' own numbers follow the basis of the
+        embedding, which rounding decides where eigenvalues are equal.
         """
         n_rows, n_clusters = self.embedding.shape
         rows = np.arange(n_rows)
@@ -65,6 +67,10 @@ class SpectralTerm:
         centers = _kmeans_centers(sample, n_clusters, rng)
         self.centers = torch.tensor(centers, device=self._device)
         self._assign(torch.zeros(n_clusters, dtype=torch.float64, device=self._device), 1.0, None)
+        first = np.full(n_clusters, n_rows)
+        found, first_of_found = np.unique(self.labels.cpu().numpy(), return_index=True)
+        first[found] = first_of_found
+        self.rename(np.argsort(np.argsort(first, kind="stable")))
         return self._trace()
 
     def sweep(self, weight: float, blend: Blend | None) -> float:
