@@ -93,7 +93,7 @@ def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
     """
     raised = np.maximum(traces, floor)
     least = float(raised.min())
-    raw = raised == 0 if least == 0 else (raised / least) ** (1.0 / (1.0 - r))
+    raw = raised == 0 if least == 0 else (least / raised) ** (1.0 / (r - 1.0))
     return np.asarray(raw / raw.sum())
 
 
@@ -158,6 +158,7 @@ class TensorDriver:
             held = labels[site] >= 0
             self._held[site] = None if held.all() else held
         own = labels if alone is None else alone
+        self._check(own, traces)
         common = self._common_names(own)
         unnamed = settings.profile == "paper"  # labels at random have no names to bring together
         self.names = {s: np.arange(n_clusters) if unnamed else common[s] for s in self.sites}
