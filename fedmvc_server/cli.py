@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from configs.console import print_json, run_app, set_up_logging
-from configs.errors import INTERRUPTED, FedMVCError, error_for_code
+from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
 from configs.plan import RunPlan
 
 app = typer.Typer(
@@ -128,7 +130,8 @@ def simulate(
     """Run a federation's both halves on this machine.
 
     The sites' folders in DATA get their memberships (SITE/results/RUN_ID); OUT gets the model, the
-    rounds and result.json. Exit code: 0, or the code of the error (see the README's table).
+    rounds and result.json (a vertical run leaves labels at the sites and no model). Exit code: 0,
+    or the code of the error (see the README's table).
     """
     checked = RunPlan.load(plan)
     from fedmvc_server.artefacts import refuse_taken
@@ -165,6 +168,59 @@ def simulate(
     if unscored is not None:
         _end(unscored.code, f"the run completed but is not scored: {unscored.public_message}")
     _end(result.exit_code, result.stop_reason)
+
+
+@app.command(name="noise-control")
+def check_noise(
+    plan: PlanArgument,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of site folders: also permute the rows that all sites hold."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for result.json; by default runs/PLAN-noise.")
+    ] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="CSV of id,label: score both orders of the rows too.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a vertical plan's result does not come from the order of the rows.
+
+    Runs the plan on Gaussian noise, where nothing may score above labels at random, and with
+    --data on a permutation of the real rows, which may not change the result. Exit code: 0, 2 where
+    the plan fails the check (OUT/result.json has the figures), or the code of the run's error.
+    """
+    checked = RunPlan.load(plan)
+    from fedmvc_server.artefacts import prepare_folder, versions, write_result
+    from fedmvc_server.noise_control import noise_control
+    from fedmvc_server.report_text import noise_summary
+
+    set_up_logging(both_halves=True)
+    logging.getLogger("fedmvc").setLevel(logging.ERROR)
+    logging.getLogger("fedmvc.site").setLevel(logging.ERROR)
+    out = out or Path("runs") / f"{plan.stem}-noise"
+    prepare_folder(out)
+    found = noise_control(
+        checked, data, truth=truth, progress=lambda sentence: print(sentence, file=sys.stderr)
+    )
+    failure = "" if found.passed else "the plan's result depends on the order of the rows"
+    written = {
+        "status": "completed",
+        "exit_code": ConfigError.code if failure else 0,
+        "stop_reason": failure or "the check ran to its end",
+        "plan": checked.fields(),
+        "plan_id": checked.plan_id,
+        "versions": versions(),
+        "noise_control": asdict(found),
+    }
+    write_result(out, written)
+    if as_json:
+        print_json(written)
+    else:
+        print(noise_summary(found, out))
+    if failure:
+        raise ConfigError(f"{failure}: use profile 'plus' or orientation 'unfold', sweep 'random'")
 
 
 @app.command()

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedmvc_server.noise_control import NoiseControl
 from fedmvc_server.runner import RunResult
 from strategies.model import ClusterModel
 
-__all__ = ["summary"]
+__all__ = ["noise_summary", "summary"]
 
 #: Coordinates of a centre shown for each view, and clusters shown.
 _SHOWN = 6
@@ -37,8 +38,9 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     for method, score in scores.items():
         values = f"NMI {score['nmi']:.4f}, ARI {score['ari']:.4f}"
         lines.append(f"{method}: accuracy {score['accuracy']:.4f}, {values}")
+    stayed = "no row" if result.model is not None else "labels, no measurement,"
     lines.append(
-        f"bytes        {result.bytes_up:,} up, {result.bytes_down:,} down; no row left a site"
+        f"bytes        {result.bytes_up:,} up, {result.bytes_down:,} down; {stayed} left a site"
     )
     for site, reason in result.dropped.items():
         lines.append(f"site '{site}' is not in the result: it {reason}")
@@ -94,6 +96,35 @@ def _of_labels(result: RunResult) -> list[str]:
     if metrics["rows_without_label"]:
         lines.append(f"{metrics['rows_without_label']} rows have no data at any site and no label")
     return lines
+
+
+def noise_summary(found: NoiseControl, out: Path) -> str:
+    """Say what a noise control found, in a few lines."""
+    noise, permutation = found.noise, found.permutation
+    lines = [
+        f"noise        {noise['rows']} rows, {noise['draws']} draws: accuracy "
+        f"{noise['accuracy']:.3f} against blocks of the row index, labels at random "
+        f"{noise['random_accuracy']:.3f}: {_verdict(noise['passed'])} "
+        f"(at most {noise['limit']:.2f} above)"
+    ]
+    if permutation is not None:
+        scored = ""
+        if "permuted" in permutation:
+            scored = (
+                f", accuracy {permutation['given_order']['accuracy']:.4f} and "
+                f"{permutation['permuted']['accuracy']:.4f}"
+            )
+        lines.append(
+            f"permutation  {permutation['rows']} rows in two orders: labels agree on "
+            f"{permutation['agreement']:.1%}{scored}: {_verdict(permutation['passed'])} "
+            f"(at most {permutation['limit']:.2f} apart)"
+        )
+    lines.append(f"results: {out}")
+    return "\n".join(lines)
+
+
+def _verdict(passed: bool) -> str:
+    return "passed" if passed else "FAILED"
 
 
 def _shortened(values: Iterable[float]) -> str:

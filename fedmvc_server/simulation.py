@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from configs.errors import ConfigError, QuorumLost
+from configs.errors import ConfigError, DataRefused, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from fedmvc_client.app import app as client_app
@@ -25,8 +25,9 @@ from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
+from privacy.alignment import normalise_id
 
-__all__ = ["hosted_sites", "score_folders", "simulate", "simulate_folders"]
+__all__ = ["hosted_sites", "score_folders", "shared_rows", "simulate", "simulate_folders"]
 
 Backend = Literal["inprocess", "ray"]
 Arrays = Mapping[str, Mapping[str, Sequence[np.ndarray[Any, Any] | None]]]
@@ -241,6 +242,41 @@ def score_folders(
     if plan.method == "tensor-fmvc":
         return vertical_scores(plan, records, result, truth)
     return horizontal_scores(plan, records, result, truth)
+
+
+def shared_rows(data: Path) -> tuple[list[str], dict[str, Any]]:
+    """Read the records that all site folders in ``data`` hold, in the order of their ids.
+
+    Returns
+    -------
+    ids : list of str
+        Normalised by the schema's rule, sorted.
+    views : dict
+        Each site's view (n, d) of these records.
+
+    Raises
+    ------
+    DataRefused
+        Where a site's files do not fit, it holds another number of views than one, or nothing is
+        shared.
+    """
+    rows, views = {}, {}
+    folders = site_folders(data)
+    for folder, worker in zip(folders, _folder_workers(folders).values(), strict=True):
+        source = worker.source
+        records = source.load()
+        if len(records.views) != 1:
+            raise DataRefused(
+                f"site '{source.name}' holds {len(records.views)} views and a vertical run takes 1 "
+                "from each site: name one file in [data], with all its columns"
+            )
+        rule = DataSchema.load(folder / "schema.toml").id_rule
+        rows[source.name] = {normalise_id(r, rule): i for i, r in enumerate(records.ids)}
+        (views[source.name],) = records.views.values()
+    ids = sorted(set.intersection(*(set(known) for known in rows.values())))
+    if not ids:
+        raise DataRefused(f"the {len(rows)} site folders share 0 ids: give lists that overlap")
+    return ids, {site: view[[rows[site][record] for record in ids]] for site, view in views.items()}
 
 
 @contextmanager

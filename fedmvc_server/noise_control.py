@@ -1,0 +1,176 @@
+"""The honesty check of a vertical plan: its result must not depend on the order of the rows.
+
+Two questions, asked of the very pipeline that a run uses. On Gaussian noise: do the labels score
+better against blocks of the row index than labels at random do? On real data: does a permutation
+of the rows change the result?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import ConfigError, DataRefused, error_for_code
+from configs.plan import RunPlan
+from fedmvc_server.evaluation import accuracy, match_truth, read_truth, score
+from fedmvc_server.simulation import shared_rows, simulate
+
+__all__ = ["NoiseControl", "noise_control"]
+
+#: Rows, columns and sites of the noise where no data are given.
+DEFAULT_ROWS, DEFAULT_COLUMNS, DEFAULT_SITES = 600, 20, 3
+#: Most rows of noise: more change nothing but the time it takes.
+MOST_ROWS = 2000
+#: Draws of noise, and of labels at random beside each.
+DRAWS, RANDOM_DRAWS = 5, 200
+#: Points of accuracy that noise may score above labels at random.
+NOISE_LIMIT = 0.03
+#: Points of accuracy, against truth or the other order's labels, that a permutation may change.
+ORDER_LIMIT = 0.02
+
+Labels = NDArray[np.int64]
+Views = Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class NoiseControl:
+    """What the check found.
+
+    Attributes
+    ----------
+    passed : bool
+    noise : dict
+        ``rows``, ``columns`` by site, ``draws``; ``accuracy`` against index blocks,
+        ``random_accuracy`` of labels at random in clusters of the same sizes, ``excess``, all
+        means over the draws; ``limit``, ``passed``.
+    permutation : dict or None
+        Real data only: ``rows``, ``agreement`` of the two orders' labels (matched one to one),
+        ``limit``, ``passed``, and with truth ``given_order`` and ``permuted`` scores.
+    """
+
+    passed: bool
+    noise: dict[str, Any]
+    permutation: dict[str, Any] | None
+
+
+def noise_control(
+    plan: RunPlan,
+    data: Path | None = None,
+    *,
+    truth: Path | None = None,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> NoiseControl:
+    """Check a vertical plan on noise and, where data are given, on a permutation of them.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    data : Path, optional
+        Folder of site folders, as for a simulation.
+    truth : Path, optional
+        CSV of id,label: score both orders against it too.
+    progress : callable, optional
+        Called with a sentence before each run.
+
+    Returns
+    -------
+    NoiseControl
+
+    Raises
+    ------
+    ConfigError
+        Where the plan is of another method.
+    FedMVCError
+        Where a run of the check is refused.
+    """
+    if plan.method != "tensor-fmvc":
+        raise ConfigError(
+            f"noise-control checks vertical plans and method is '{plan.method}': only "
+            "'tensor-fmvc' can depend on the order of rows"
+        )
+    views: Views | None = None
+    ids: list[str] = []
+    if data is not None:
+        ids, views = shared_rows(data)
+    columns = (
+        {site: view.shape[1] for site, view in views.items()}
+        if views is not None
+        else {f"site-{m}": DEFAULT_COLUMNS for m in range(DEFAULT_SITES)}
+    )
+    n_rows = DEFAULT_ROWS if views is None else min(len(ids), MOST_ROWS)
+    noise = _on_noise(plan, n_rows, columns, progress)
+    permutation = None
+    if views is not None:
+        permutation = _on_permutation(plan, ids, views, truth, progress)
+    passed = noise["passed"] and (permutation is None or permutation["passed"])
+    return NoiseControl(bool(passed), noise, permutation)
+
+
+def _on_noise(
+    plan: RunPlan, n_rows: int, columns: Mapping[str, int], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    blocks = np.arange(n_rows) * plan.n_clusters // n_rows
+    found, expected = [], []
+    for draw in range(DRAWS):
+        progress(f"noise {draw + 1} of {DRAWS}: {n_rows} rows, {len(columns)} sites")
+        rng = np.random.default_rng([plan.seed, draw])
+        labels = _labels(
+            plan, {site: rng.standard_normal((n_rows, d)) for site, d in columns.items()}
+        )
+        found.append(accuracy(blocks, labels))
+        at_random = [accuracy(blocks, rng.permutation(labels)) for _ in range(RANDOM_DRAWS)]
+        expected.append(float(np.mean(at_random)))
+    excess = float(np.mean(found) - np.mean(expected))
+    return {
+        "rows": n_rows,
+        "columns": dict(columns),
+        "draws": DRAWS,
+        "accuracy": float(np.mean(found)),
+        "random_accuracy": float(np.mean(expected)),
+        "excess": excess,
+        "limit": NOISE_LIMIT,
+        "passed": excess <= NOISE_LIMIT,
+    }
+
+
+def _on_permutation(
+    plan: RunPlan,
+    ids: Sequence[str],
+    views: Views,
+    truth: Path | None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    progress(f"the {len(ids)} shared rows in order of their ids")
+    given = _labels(plan, views)
+    order = np.random.default_rng(plan.seed).permutation(len(ids))
+    progress("the same rows permuted")
+    permuted = np.empty_like(given)
+    permuted[order] = _labels(plan, {site: view[order] for site, view in views.items()})
+    agreement = _agreement(given, permuted)
+    found: dict[str, Any] = {"rows": len(ids), "agreement": agreement}
+    change = 1.0 - agreement
+    if truth is not None:
+        known = match_truth(read_truth(truth), ids, truth.name)
+        found["given_order"], found["permuted"] = score(known, given), score(known, permuted)
+        change = abs(found["given_order"]["accuracy"] - found["permuted"]["accuracy"])
+    return {**found, "limit": ORDER_LIMIT, "passed": bool(change <= ORDER_LIMIT)}
+
+
+def _agreement(given: Labels, permuted: Labels) -> float:
+    both = (given >= 0) & (permuted >= 0)
+    if not both.any():
+        raise DataRefused(f"none of the {given.size} shared rows has a label in both orders")
+    return accuracy(given[both], permuted[both])
+
+
+def _labels(plan: RunPlan, views: Views) -> Labels:
+    """Labels of a simulated run over arrays, whose rows stay in the order given."""
+    result = simulate(plan, {site: {"views": [view]} for site, view in views.items()})
+    if result.status != "completed":
+        raise error_for_code(result.exit_code)(result.stop_reason)
+    return np.asarray(next(iter(result.site_results.values())).labels)
