@@ -62,6 +62,8 @@ class TensorResult:
         Share of the rows of both sites on which they agree alone; 0 without such rows.
     site_labels : dict of str to ndarray of shape (N,), int64
         Last labels of each site in common names.
+    alone : dict of str to ndarray of shape (N,), int64
+        What each site's view says alone, in the result's names.
     """
 
     labels: Labels
@@ -71,6 +73,7 @@ class TensorResult:
     agreement_nmi: Floats
     pairwise: Floats
     site_labels: dict[str, Labels]
+    alone: dict[str, Labels]
 
 
 def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
@@ -254,6 +257,7 @@ class TensorDriver:
             np.array([_mutual_information(table) for table in tables]),
             np.array(pairwise),
             dict(zip(self.sites, final, strict=True)),
+            dict(zip(self.sites, starts, strict=True)),
         )
 
     # -- inside ------------------------------------------------------------------------------

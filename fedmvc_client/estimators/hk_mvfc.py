@@ -1,18 +1,21 @@
-"""scikit-learn style estimators for one machine, which plays site and server at once."""
+"""HK-MVFC on one machine, which plays site and server at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import NotFittedError
 
-from configs.errors import ConfigError, DataRefused
+from configs.errors import DataRefused
 from configs.profiles import HeatKernelSettings, resolve_heat_kernel
+from fedmvc_client.estimators.validation import (
+    check_tolerance,
+    check_views,
+    check_whole_numbers,
+)
 from fedmvc_client.solvers.devices import resolve_device, resolve_dtype
 from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
@@ -143,7 +146,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         DataRefused
             Where the views do not fit each other or hold fewer rows than clusters.
         """
-        arrays = _check_views(views)
+        arrays = check_views(views)
         if not any(np.isfinite(array).any() for array in arrays):
             raise DataRefused(f"the {len(arrays)} views hold 0 observed cells: there is no data")
         settings = self._settings(sum(a.shape[1] for a in arrays))
@@ -178,7 +181,7 @@ class HKMVFC(ClusterMixin, BaseEstimator):
         """
         if not hasattr(self, "preparation_"):
             raise NotFittedError("this HKMVFC is not fitted: call fit first")
-        arrays = _check_views(views)
+        arrays = check_views(views)
         dims = [a.shape[1] for a in arrays]
         fitted = [c.shape[1] for c in self.cluster_centers_]
         if dims != fitted:
@@ -188,22 +191,21 @@ class HKMVFC(ClusterMixin, BaseEstimator):
     def predict(self, views: Sequence[ArrayLike]) -> NDArray[np.int64]:
         """Cluster of each new row: the largest of `predict_membership`, -1 for an empty row."""
         membership = self.predict_membership(views)
-        held = np.stack([np.isfinite(a).any(axis=1) for a in _check_views(views)], axis=1)
+        held = np.stack([np.isfinite(a).any(axis=1) for a in check_views(views)], axis=1)
         return hard_labels(membership, held)
 
     # -- inside ------------------------------------------------------------------------------
 
     def _settings(self, n_columns: int) -> HeatKernelSettings:
-        for name, value, least in (
-            ("n_clusters", self.n_clusters, 1),
-            ("n_init", self.n_init, 1),
-            ("max_iter", self.max_iter, 1),
-            ("random_state", self.random_state, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise ConfigError(f"{name} is {value!r}: give a whole number, {least} or more")
-        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not self.tol >= 0:
-            raise ConfigError(f"tol is {self.tol!r}: give a number, 0 or more")
+        check_whole_numbers(
+            {
+                "n_clusters": (self.n_clusters, 1),
+                "n_init": (self.n_init, 1),
+                "max_iter": (self.max_iter, 1),
+                "random_state": (self.random_state, 0),
+            }
+        )
+        check_tolerance(self.tol)
         resolve_device(self.device)
         resolve_dtype(self.dtype)
         return resolve_heat_kernel(
@@ -340,37 +342,3 @@ def _prepare(settings: HeatKernelSettings, arrays: list[Floats]) -> Preparation:
         ],
         [[Moments.of(a) for a in arrays]],
     )
-
-
-def _check_views(views: Any) -> list[Floats]:
-    """Return the views as float64 with NaN where a cell is not finite.
-
-    Raises
-    ------
-    DataRefused
-    """
-    arrays: list[Floats] = []
-    for h, view in enumerate(views):
-        try:
-            if np.iscomplexobj(view):
-                raise TypeError("complex numbers")
-            array = np.array(np.ma.filled(np.ma.asarray(view, dtype=np.float64), np.nan))
-        except (TypeError, ValueError) as error:
-            raise DataRefused(
-                f"view {h} is not a table of numbers: give an array of shape (rows, columns), NaN "
-                "where missing"
-            ) from error
-        if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-            raise DataRefused(
-                f"view {h} has shape {array.shape}: give an array of at least 1 row and 1 column"
-            )
-        if arrays and array.shape[0] != arrays[0].shape[0]:
-            raise DataRefused(
-                f"view {h} has {array.shape[0]} rows, view 0 has {arrays[0].shape[0]}: every view "
-                "needs the same rows, NaN where missing"
-            )
-        array[~np.isfinite(array)] = np.nan
-        arrays.append(array)
-    if not arrays:
-        raise DataRefused("0 views were given: give a list of at least one array (rows, columns)")
-    return arrays
