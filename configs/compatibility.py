@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["refusal"]
+from configs.errors import DataRefused
+
+__all__ = ["one_view_only", "refusal"]
 
 _USE_EXACT = 'use aggregation = "exact"'
 _SINGLE_UPDATES = (
@@ -79,3 +81,18 @@ def refusal(
         if reason is not None:
             return reason.format(aggregation=aggregation, mechanism=mechanism)
     return None
+
+
+def one_view_only(site: str, n_views: int) -> None:
+    """Refuse a site that a vertical run cannot place.
+
+    Raises
+    ------
+    DataRefused
+        Where the site holds another number of views than one.
+    """
+    if n_views != 1:
+        raise DataRefused(
+            f"site '{site}' holds {n_views} views and a vertical run takes 1 from each site: name "
+            "one file in its [data], with all its columns"
+        )

@@ -6,15 +6,19 @@ import logging
 import os
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from configs.compatibility import one_view_only
 from configs.console import print_json, run_app
 from configs.errors import ConfigError, PolicyRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
+
+if TYPE_CHECKING:
+    from fedmvc_client.data import SiteData
 
 log = logging.getLogger("fedmvc.site")
 
@@ -60,6 +64,8 @@ def check(
     enforce_cohort(config.name, config.policy, len(data.ids))
     if checked is not None:
         enforce_plan(config.name, config.policy, checked)
+        if checked.method == "tensor-fmvc":
+            _check_vertical(site, config, schema, data)
     report = {
         "site": config.name,
         "rows": data.report.rows,
@@ -79,6 +85,15 @@ def check(
         print_json(report)
     else:
         _print_report(report)
+
+
+def _check_vertical(site: Path, config: SiteConfig, schema: DataSchema, data: SiteData) -> None:
+    """Refuse what a vertical run would refuse at this site: views, ids, linkage key."""
+    from privacy.alignment import normalise_ids, read_linkage_key
+
+    one_view_only(config.name, len(data.views))
+    normalise_ids(data.ids, schema.id_rule, config.name)
+    read_linkage_key(site / config.keys.linkage)
 
 
 def _print_report(report: dict[str, Any]) -> None:

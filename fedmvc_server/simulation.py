@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid
 
+from configs.compatibility import one_view_only
 from configs.errors import ConfigError, DataRefused, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
@@ -265,11 +266,7 @@ def shared_rows(data: Path) -> tuple[list[str], dict[str, Any]]:
     for folder, worker in zip(folders, _folder_workers(folders).values(), strict=True):
         source = worker.source
         records = source.load()
-        if len(records.views) != 1:
-            raise DataRefused(
-                f"site '{source.name}' holds {len(records.views)} views and a vertical run takes 1 "
-                "from each site: name one file in [data], with all its columns"
-            )
+        one_view_only(source.name, len(records.views))
         rule = DataSchema.load(folder / "schema.toml").id_rule
         rows[source.name] = {normalise_id(r, rule): i for i, r in enumerate(records.ids)}
         (views[source.name],) = records.views.values()

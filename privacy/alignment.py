@@ -35,6 +35,7 @@ __all__ = [
     "link_tokens",
     "make_linkage_key",
     "normalise_id",
+    "normalise_ids",
     "read_linkage_key",
 ]
 
@@ -86,6 +87,31 @@ def normalise_id(text: str, rule: str) -> str:
         # parts that were apart may compose now
         text = unicodedata.normalize("NFKC", "".join(sign for sign in text if sign.isalnum()))
     return text.strip()
+
+
+def normalise_ids(ids: Sequence[str], rule: str, site: str) -> list[str]:
+    """Normalise a site's ids and refuse what could not be matched.
+
+    Raises
+    ------
+    DataRefused
+        If ids are empty or equal once normalised; with their number and no id.
+    """
+    texts = [normalise_id(text, rule) for text in ids]
+    empty = texts.count("")
+    if empty:
+        raise DataRefused(
+            f"site '{site}': {empty} of {len(texts)} ids are empty under id_rule '{rule}': repair "
+            "them, or let all sites choose another id_rule in schema.toml"
+        )
+    repeated = len(texts) - len(set(texts))
+    if repeated:
+        raise DataRefused(
+            f"site '{site}': {repeated} of {len(texts)} ids repeat another one under id_rule "
+            f"'{rule}': keep one record a patient, or let all sites choose another id_rule in "
+            "schema.toml"
+        )
+    return texts
 
 
 def make_linkage_key(path: Path) -> None:
@@ -212,20 +238,7 @@ def link_tokens(
     DataRefused
         If ids are empty or equal once normalised; with their number and no id.
     """
-    texts = [normalise_id(text, rule) for text in ids]
-    empty = texts.count("")
-    if empty:
-        raise DataRefused(
-            f"site '{site}': {empty} of {len(texts)} ids are empty under id_rule '{rule}': repair "
-            "them, or let all sites choose another id_rule in schema.toml"
-        )
-    repeated = len(texts) - len(set(texts))
-    if repeated:
-        raise DataRefused(
-            f"site '{site}': {repeated} of {len(texts)} ids repeat another one under id_rule "
-            f"'{rule}': keep one record a patient, or let all sites choose another id_rule in "
-            "schema.toml"
-        )
+    texts = normalise_ids(ids, rule, site)
     salt = _salt(key, plan_id, rule)
     body = b"".join(_hash_all(texts, salt, cost, site, n_threads or _cpus()))
     tokens = np.frombuffer(body, np.uint8).reshape(-1, TOKEN_BYTES)

@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from configs.compatibility import one_view_only
 from configs.errors import ConfigError, DataRefused, ProtocolError
 from configs.tensor_profiles import SAMPLE_ORDER_WARNING, TensorSettings
 from privacy.alignment import intersect
@@ -73,14 +74,10 @@ class TensorStrategy(FederatedStrategy):
     def _check_views(self, hello: dict[str, HelloReply]) -> None:
         for site in self.sites:
             held = [view.name for view in hello[site].views if view.held]
-            if len(held) != 1:
-                self.refuse(
-                    site,
-                    DataRefused(
-                        f"site '{site}' holds {len(held)} views and a vertical run takes 1 from "
-                        "each site: name one file in its [data], with all its columns"
-                    ),
-                )
+            try:
+                one_view_only(site, len(held))
+            except DataRefused as error:
+                self.refuse(site, error)
         self._require_two()
 
     def _require_two(self) -> None:

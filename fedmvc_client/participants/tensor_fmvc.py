@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import DataRefused, PolicyRefused, ProtocolError
+from configs.compatibility import one_view_only
+from configs.errors import PolicyRefused, ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.participants.tensor_checks import check_sweep, shared_rows, unpacked_mask
 from fedmvc_client.solvers.tensor_site import TensorSite
@@ -65,11 +66,7 @@ class TensorParticipant:
         self.site = source.name
         self.records = records
         self._source = source
-        if len(records.views) != 1:
-            raise DataRefused(
-                f"site '{self.site}' holds {len(records.views)} views and a vertical run takes 1 "
-                "from each site: name one file in [data], with all its columns"
-            )
+        one_view_only(self.site, len(records.views))
         ((self._view_name, self._view),) = records.views.items()
         self._link: Link | None = None
         self._rows: Labels | None = None

@@ -3,6 +3,7 @@ import sys
 
 from configs.schema import DataSchema
 from fedmvc_client.cli import app as client
+from fedmvc_server.synthesize_vertical import synthesize_vertical
 from tests.cli.commands import call, files_in, run_script, write_plan
 
 
@@ -59,3 +60,18 @@ def test_check_does_not_wait_for_torch(pristine):
     )
 
     assert done.stderr == "loaded: set(), 0\n"
+
+
+def test_a_vertical_plan_is_checked_against_the_site_too(tmp_path):
+    synthesize_vertical(tmp_path / "sites", sites=2, n=80)
+    site = tmp_path / "sites" / "st-anna"
+    plan = tmp_path / "plan.toml"
+    plan.write_text('method = "tensor-fmvc"\nn_clusters = 4\n')
+
+    fine = call(client, "check", plan, "--site", site)
+    (site / "state" / "linkage.key").unlink()
+    keyless = call(client, "check", plan, "--site", site)
+
+    assert fine.code == 0
+    assert keyless.code == 2
+    assert "linkage key 'linkage.key' does not exist" in keyless.sentence

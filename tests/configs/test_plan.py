@@ -79,7 +79,7 @@ def test_presets_run_the_profile_of_their_name(preset):
 
 
 def test_there_are_presets():
-    assert {path.stem for path in PRESETS.glob("*.toml")} == {"paper", "robust"}
+    assert {path.stem for path in PRESETS.glob("*.toml")} == {"paper", "plus", "robust"}
 
 
 @pytest.mark.parametrize(
