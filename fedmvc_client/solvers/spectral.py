@@ -33,46 +33,41 @@ def anchor_gram(graph: AnchorGraph, *, n_threads: int | None = None) -> torch.Te
     device = graph.index.device
     gram = torch.zeros((theta, theta), dtype=torch.float64, device=device)
     if device.type == "cpu":
-        n_pairs = k * (k + 1) // 2
-        rows_per_chunk = max(_PAIRS, theta * theta) // n_pairs + 1
-        left, right = np.triu_indices(k)
+        count, rows_per_chunk = _gram_of_pairs, max(_PAIRS, theta * theta) // (k * k) + 1
     else:
-        rows_per_chunk = chunk_rows(n_rows, device)
+        count, rows_per_chunk = _gram_of_product, chunk_rows(n_rows, device)
 
-    def count_pairs(chunk: int) -> torch.Tensor:
+    def part(chunk: int) -> torch.Tensor:
         rows = slice(chunk * rows_per_chunk, (chunk + 1) * rows_per_chunk)
-        index, value = graph.index[rows].numpy(), graph.value[rows].numpy()
-        # Each pair once, at its place above or below the diagonal.
-        place = np.multiply(index[:, left], theta, dtype=np.int64)
-        place += index[:, right]
-        weight = value[:, left] * value[:, right]
-        counted = np.bincount(place.ravel(), weight.ravel(), minlength=theta * theta)
-        return torch.from_numpy(counted.reshape(theta, theta))
+        return count(graph.index[rows], graph.value[rows], theta)
 
-    def multiply(chunk: int) -> torch.Tensor:
-        # Additions at given places come in any order on a GPU; a product does not.
-        rows = slice(chunk * rows_per_chunk, (chunk + 1) * rows_per_chunk)
-        index, value = graph.index[rows].long(), graph.value[rows]
-        dense = torch.zeros((len(index), theta), dtype=torch.float64, device=device)
-        dense.scatter_(1, index, value)
-        return dense.T @ dense
+    def add(counted: torch.Tensor) -> None:
+        gram.add_(counted)
 
-    def add(part: torch.Tensor) -> None:
-        gram.add_(part)
+    fold_chunks(part, add, -(-n_rows // rows_per_chunk), device=device, n_threads=n_threads)
+    return gram.to(_CPU)
 
-    fold_chunks(
-        count_pairs if device.type == "cpu" else multiply,
-        add,
-        -(-n_rows // rows_per_chunk),
-        device=device,
-        n_threads=n_threads,
-    )
-    gram = gram.to(_CPU)
-    if device.type == "cpu":
-        diagonal = gram.diagonal().clone()
-        gram = gram + gram.T
-        gram.diagonal().copy_(diagonal)
+
+def _gram_of_pairs(index: torch.Tensor, value: torch.Tensor, theta: int) -> torch.Tensor:
+    """Add up ``b_il b_ij`` over the pairs of neighbours of each row, on the CPU."""
+    anchors, weights = index.numpy(), value.numpy()
+    # Each pair once, at its place above or below the diagonal.
+    left, right = np.triu_indices(index.shape[1])
+    place = np.multiply(anchors[:, left], theta, dtype=np.int64)
+    place += anchors[:, right]
+    weight = weights[:, left] * weights[:, right]
+    counted = np.bincount(place.ravel(), weight.ravel(), minlength=theta * theta)
+    half = torch.from_numpy(counted.reshape(theta, theta))
+    gram = half + half.T
+    gram.diagonal().copy_(half.diagonal())
     return gram
+
+
+def _gram_of_product(index: torch.Tensor, value: torch.Tensor, theta: int) -> torch.Tensor:
+    """Multiply dense rows: on a GPU additions at given places come in any order."""
+    dense = torch.zeros((len(index), theta), dtype=value.dtype, device=value.device)
+    dense.scatter_(1, index.long(), value)
+    return dense.T @ dense
 
 
 def spectral_embedding(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from configs.errors import ConfigError
-from fedmvc_client.solvers import butterworth
+from fedmvc_client.solvers import butterworth, spectral
 from fedmvc_client.solvers.anchor_graph import anchor_graph
 from fedmvc_client.solvers.anchors import alternating_sampling, choose_anchors, das_scores
 from fedmvc_client.solvers.butterworth import butterworth_similarity
@@ -226,6 +226,18 @@ def test_gram_equals_the_sparse_product(n):
 
     np.testing.assert_allclose(gram, (b.T @ b).toarray(), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(gram.sum(dim=1), b.sum(axis=0), rtol=1e-12)
+
+
+def test_both_ways_to_the_gram_agree():
+    _, _, graph = a_graph()
+
+    pairs, product = (
+        count(graph.index, graph.value, 30)
+        for count in (spectral._gram_of_pairs, spectral._gram_of_product)
+    )
+
+    torch.testing.assert_close(pairs, product, rtol=1e-12, atol=1e-15)
+    assert torch.equal(pairs, pairs.T)
 
 
 def test_embedding_equals_that_of_the_dense_affinity():
