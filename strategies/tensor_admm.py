@@ -23,8 +23,9 @@ from strategies.tensor_blending import DenseTensor, StreamedTensor, Threshold
 
 __all__ = ["TensorDriver", "TensorQuery", "TensorResult", "view_weights"]
 
-#: Traces below this much a row are rounding of zero: a clustering without any error.
-TRACE_FLOOR = 1e-15
+#: Traces below this much a row count as this much: what is left of a clustering without error is
+#: rounding, which differs between machines and must not decide whose view counts.
+TRACE_FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
