@@ -131,8 +131,8 @@ class TensorDriver:
     objective : float
         ``sum_m weight_m T_m + lambda ||G||_Sp^p`` with the weights that go to the sites next.
     residual : float
-        max|H - G| over the rows that the sites hold; inf after a round in which a label moved,
-        where nothing is decided by it.
+        max|H - G| over the rows that the sites hold, exact where it is below ``tol``, else a lower
+        bound of at least ``tol``; inf after a round in which a label moved.
     view_weights : ndarray of shape (M,)
         alpha.
     """
@@ -184,7 +184,7 @@ class TensorDriver:
         if settings.profile == "plus":
             self._tensor.add([self._labels[site] for site in self.sites])
             self.lam = settings.kappa * self.mu * self._tensor.largest_singular_value()
-            self._tensor.split(self._threshold(), None, False)
+            self._tensor.split(self._threshold(), None, until=0.0)
         self._weigh(traces)
 
     # -- the rounds --------------------------------------------------------------------------
@@ -209,9 +209,11 @@ class TensorDriver:
         self._labels = {site: labels[site] for site in self.sites}
         following = min(self.settings.mu_growth * self.mu, MU_MAX)
         self._tensor.add([self._labels[site] for site in self.sites])
-        self.residual = self._tensor.split(
-            self._threshold(), self.mu / following, measure=not moved
+        # where a label moved the gap decides nothing
+        gap = self._tensor.split(
+            self._threshold(), self.mu / following, until=0.0 if moved else self.tol
         )
+        self.residual = np.inf if moved else gap
         self.mu = following
         self._weigh(traces)
         self.rounds += 1

@@ -88,7 +88,7 @@ class DenseTensor:
         """Return sigma_1 of P."""
         return largest_singular_value(self._shifted, self.orientation)
 
-    def split(self, threshold: Threshold, ratio: float | None, measure: bool = True) -> float:
+    def split(self, threshold: Threshold, ratio: float | None, until: float = np.inf) -> float:
         """Shrink P to G, update Q/mu and the blends; return max|H - G| over held rows.
 
         Parameters
@@ -96,8 +96,9 @@ class DenseTensor:
         threshold : Threshold
         ratio : float or None
             mu before its growth over mu after; None leaves Q = 0 (the start).
-        measure : bool
-            Without it the return value is inf, which saves time where it is not needed.
+        until : float
+            From here on the maximum need not be exact: a value of at least ``until`` that was met
+            is returned. 0 where it is not needed.
         """
         shrunk, self.penalty = shrink(
             self._shifted,
@@ -115,7 +116,7 @@ class DenseTensor:
         self._dual = following
         blend = np.moveaxis(shrunk - following, 2, 0)
         self.blends = [encode_blend(np.ascontiguousarray(z), self.encoding) for z in blend]
-        return float(np.abs(gap).max()) if measure else np.inf
+        return float(np.abs(gap).max())
 
     def drop(self, m: int) -> None:
         """Leave out site m."""
@@ -173,7 +174,7 @@ class StreamedTensor:
         """Return sigma_1 of P."""
         return float(np.sqrt(max(float(np.linalg.eigvalsh(self._gram)[-1]), 0.0)))
 
-    def split(self, threshold: Threshold, ratio: float | None, measure: bool = True) -> float:
+    def split(self, threshold: Threshold, ratio: float | None, until: float = np.inf) -> float:
         """Shrink P to G, update Q/mu and the blends; return max|H - G| over held rows.
 
         Parameters as `DenseTensor.split`'s.
@@ -183,11 +184,11 @@ class StreamedTensor:
         self.penalty = float((sigma**threshold.p).sum())
         self._carry = (np.eye(n_sites) - shrinking) * (ratio or 0.0)
         blending = np.ascontiguousarray((shrinking - self._carry).T)
-        both = np.concatenate([blending, shrinking.T]) if measure else blending
+        both = np.concatenate([blending, shrinking.T])
         found = np.zeros(n_sites)
-        residual = 0.0 if measure else np.inf
+        residual = 0.0
         for rows, cells in self._blocks():
-            work = both @ self._shifted[:, cells]
+            work = (both if residual < until else blending) @ self._shifted[:, cells]
             for m in range(n_sites):
                 self._clear_missing(work[m], m, rows)
                 found[m] = max(found[m], work[m].max(), -work[m].min())

@@ -38,9 +38,9 @@ ORIENTATIONS: dict[Orientation, tuple[int, bool]] = {
     "view": (2, True),
     "identity": (0, False),
 }
-#: Multiplications of one matrix product: below this a BLAS library uses one thread, so that no
-#: result depends on the number of threads.
-SMALL_PRODUCT = 1 << 17
+#: Multiplications of one matrix product, complex ones at that: below this a BLAS library uses one
+#: thread, so that no result depends on the number of threads.
+SMALL_PRODUCT = 1 << 15
 
 
 def gst(sigma: Floats, tau: float, p: float, iterations: int) -> Floats:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from configs.errors import ProtocolError, QuorumLost
 from configs.tensor_profiles import MU_MAX, resolve_tensor
@@ -262,6 +263,38 @@ def test_blocks_of_rows_join_without_a_seam(missing):
         assert pair[0].penalty == pytest.approx(pair[1].penalty)
         for (z, _), (expected, _) in zip(pair[0].blends, pair[1].blends, strict=True):
             np.testing.assert_allclose(z, expected, atol=1e-9)
+
+
+def test_the_gap_is_exact_below_the_bound_only():
+    """Above it a run cannot stop, and looking further would cost time."""
+    labels = list(labels_of(0, n_rows=25_000).values())
+    found = []
+    for until in (np.inf, 1e-6, 0.0):
+        run = StreamedTensor(25_000, K, [None] * 3, "unfold", "int8")
+        run.add(labels)
+        found.append((run.split(Threshold(20.0, 0.9, 10), 0.9, until), run.blends))
+    (exact, blends), (some, _), (none, _) = found
+    assert exact >= some >= 1e-6 > none == 0.0
+    for _, others in found:
+        for (z, scale), (expected, expected_scale) in zip(others, blends, strict=True):
+            assert np.array_equal(z, expected)
+            assert scale == expected_scale
+
+
+@pytest.mark.parametrize("orientation", ["unfold", "view", "cluster", "sample", "identity"])
+def test_blends_do_not_depend_on_the_number_of_threads(orientation):
+    def blends(threads):
+        n_rows, sites = 5_000, tuple("abcdef")
+        settings = resolve_tensor("plus", orientation=orientation, z_encoding="float64")
+        first, second = (labels_of(s, sites, n_rows=n_rows, n_clusters=10) for s in (0, 1))
+        traces = dict.fromkeys(sites, 1.0)
+        with threadpool_limits(threads):
+            run = TensorDriver(settings, 10, first, traces, tol=1e-6, max_rounds=9)
+            run.advance(second, traces)
+        return [run.query(site).z for site in sites]
+
+    for one, two in zip(blends(1), blends(2), strict=True):
+        assert np.array_equal(one, two)
 
 
 def test_only_unfold_is_streamed():
