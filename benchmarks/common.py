@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
@@ -107,14 +108,35 @@ def load(name: str, seed: int = 0) -> Dataset | None:
     if name.startswith("heart"):
         source = folder / "heart_disease"
         return _heart(source, name).shuffled(seed) if source.is_dir() else None
-    path = folder / f"{name}.npz"
-    if not path.is_file():
+    stored = load_as_stored(name)
+    return None if stored is None else stored.shuffled(seed)
+
+
+def load_as_stored(name: str) -> Dataset | None:
+    """Load an npz file of `data_folder` with its rows in the file's order; None where it is absent.
+
+    A view that is stored in parts becomes a CSR array.
+    """
+    folder = data_folder()
+    path = None if folder is None else folder / f"{name}.npz"
+    if path is None or not path.is_file():
         return None
+    views: list[Any] = []
     with np.load(path, allow_pickle=False) as file:
-        count = sum(key.startswith("view_") and key[5:].isdigit() for key in file.files)
-        views = [file[f"view_{h}"].astype(np.float64) for h in range(count)]
+        while True:
+            key = f"view_{len(views)}"
+            if key in file.files:
+                views.append(file[key].astype(np.float64))
+            elif f"{key}_data" in file.files:
+                data, indices, indptr, shape = (
+                    file[f"{key}_{part}"] for part in ("data", "indices", "indptr", "shape")
+                )
+                parts = (data.astype(np.float64), indices, indptr)
+                views.append(sparse.csr_array(parts, shape=tuple(shape)))
+            else:
+                break
         labels = file["labels"].astype(np.int64)
-    return Dataset(name, views, labels, np.zeros_like(labels)).shuffled(seed)
+    return Dataset(name, views, labels, np.zeros_like(labels))
 
 
 def _heart(folder: Path, name: str) -> Dataset:
