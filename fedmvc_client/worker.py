@@ -142,7 +142,7 @@ class SiteWorker:
         """Hand a request of a known run to its participant."""
         kind = _PARTICIPANTS[self._plans[run_id].method]
         names = list(kind.ACTIONS)
-        if action == names[0]:
+        if action == names[0] and (action in kind.REPLAYED or not self._under_way(run_id)):
             participant = self._create(run_id)
         else:
             participant = self._participant(run_id, action)
@@ -230,10 +230,14 @@ class SiteWorker:
             )
         return plan
 
-    def _participant(self, run_id: str, action: str) -> Participant:
+    def _under_way(self, run_id: str) -> bool:
+        """Whether the site's part has begun, here or before a restart."""
         if run_id not in self._participants:
             self._replay(run_id)  # a restarted worker that met the run's hello first
-        if run_id not in self._participants:
+        return run_id in self._participants
+
+    def _participant(self, run_id: str, action: str) -> Participant:
+        if not self._under_way(run_id):
             first = next(iter(_PARTICIPANTS[self._plans[run_id].method].ACTIONS))
             raise ProtocolError(f"site '{self.site}' was sent {action} before {first}")
         return self._participants[run_id]

@@ -22,7 +22,8 @@ class Participant(Protocol):
     ----------
     ACTIONS : dict
         The request type of each action after hello, in the order a run asks them: the first begins
-        the site's part, the last ends it.
+        the site's part, the last ends it. Asked once more, the first begins it anew where it is
+        REPLAYED; elsewhere the participant that is there answers.
     REPLAYED : tuple of str
         Set-up actions whose requests are kept on disk and answered again after a restart.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.compatibility import one_view_only
-from configs.errors import PolicyRefused, ProtocolError
+from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.participants.tensor_checks import check_sweep, shared_rows, unpacked_mask
 from fedmvc_client.solvers.tensor_site import TensorSite
@@ -94,7 +95,8 @@ class TensorParticipant:
 
     def link(self) -> LinkReply:
         """Send the tokens of all records, sorted: their order says nothing of the file's."""
-        self._link = self._source.link(self.records, self.plan)
+        if self._link is None:
+            self._link = self._source.link(self.records, self.plan)
         return LinkReply(self.run_id, self._link.id_rule, self._link.tokens)
 
     def align(self, request: AlignRequest) -> StartReply:
@@ -103,7 +105,8 @@ class TensorParticipant:
         Raises
         ------
         ProtocolError
-            Where the rows do not fit the tokens, or other rows were named before.
+            Where the rows do not fit the tokens, other rows were named before, or rounds have been
+            answered: a new start would be a way to more rounds than the plan has.
         PolicyRefused
             Where fewer than ``policy.min_cohort`` rows are shared.
         """
@@ -117,6 +120,11 @@ class TensorParticipant:
             raise ProtocolError(
                 f"site '{self.site}' was told other shared rows before: start another run"
             )
+        if self._last_round > 0:
+            raise ProtocolError(
+                f"site '{self.site}' was sent align after round {self._last_round}: start another "
+                "run"
+            )
         least = self._source.policy.min_cohort
         if rows.size < least:
             raise PolicyRefused(
@@ -127,7 +135,6 @@ class TensorParticipant:
         self._solver = self._make_solver(rows, request.position)
         for warning in self._solver.warnings:
             log.warning("%s", warning)
-        self._last_round = 0
         labels, trace = self._solver.start()
         self._alone = self._solver.alone()
         same = np.array_equal(labels, self._alone)
@@ -217,6 +224,7 @@ class TensorParticipant:
         if self._link is not None:
             state["tokens"], state["order"] = self._link.tokens, self._link.order
             state["id_rule"] = np.array(self._link.id_rule)
+            state["records"] = _digest(self.records)
         if self._solver is not None and self._rows is not None:
             state["rows"], state["alone"] = self._rows, self._alone
             state["progress"] = np.array([self._position, self._last_round])
@@ -224,8 +232,19 @@ class TensorParticipant:
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` gave; the site's graph is computed again."""
+        """Take back what `state` gave; the site's graph is computed again.
+
+        Raises
+        ------
+        DataRefused
+            Where the site's list of records is another one by now.
+        """
         if "tokens" in state:
+            if not np.array_equal(state["records"], _digest(self.records)):
+                raise DataRefused(
+                    f"site '{self.site}': the list of its records has changed since the run began: "
+                    "put the files back or start another run"
+                )
             self._link = Link(state["tokens"], state["order"], str(state["id_rule"]))
         if "rows" in state:
             self._rows, self._alone = state["rows"], state["alone"]
@@ -235,3 +254,9 @@ class TensorParticipant:
             self._solver.restore(
                 {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             )
+
+
+def _digest(records: Records) -> NDArray[np.uint8]:
+    """Return what tells two lists of ids apart, as 32 bytes that name none of them."""
+    digest = hashlib.sha256("\0".join(records.ids).encode())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
