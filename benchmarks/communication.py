@@ -80,14 +80,14 @@ def parts(body: bytes) -> tuple[int, int, int]:
 
 
 @contextmanager
-def tapped() -> Iterator[Wire]:
-    """Keep every round's messages of the runs inside, as the sites receive and send them."""
+def tapped(request: type = RoundRequest) -> Iterator[Wire]:
+    """Keep every request of a kind, and its reply, of the runs inside, as the sites see them."""
     wire = Wire()
     answer = SiteWorker.handle
 
     def handle(worker: SiteWorker, body: bytes) -> bytes:
         reply = answer(worker, body)
-        if isinstance(from_bytes(body), RoundRequest):
+        if isinstance(from_bytes(body), request):
             wire.down.append(body)
             wire.up.append(reply)
         return reply
