@@ -2,8 +2,8 @@
 
 Each figure of a size comes from a process of its own, so that its peak memory is that step's:
 the server (unpack labels, Gram, G, Q and mu, int8 code of every Z), and one site (its set-up:
-graph, embedding, start; its round: int8 Z in, packed labels out). Seconds are wall-clock medians;
-run it on a quiet machine. The naive form is the same arithmetic as it stands in the formulas.
+graph, embedding, start; its round: int8 Z in, packed labels out). Seconds are medians by the
+clock; run it on a quiet machine. The naive form is the same arithmetic as the formulas stand.
 
 Usage: ``python -m benchmarks.tensor_scale [--quick]``
 """
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -71,15 +71,28 @@ def with_errors(labels: Ints, rng: np.random.Generator, share: float) -> Ints:
     return np.where(wrong, rng.integers(N_CLUSTERS, size=labels.size), labels)
 
 
-def median(function: Callable[[], object], repeats: int) -> float:
-    """Wall seconds: the median of some runs after one to warm up."""
+class Seconds(NamedTuple):
+    """Of some runs: the median and the least by the clock, the median of the CPU time."""
+
+    median: float
+    least: float
+    cpu: float
+
+
+#: Seconds of each step, and the peak "memory" of the process in GB.
+Measured = dict[str, Any]
+
+
+def timed(function: Callable[[], object], repeats: int) -> Seconds:
+    """Time some runs after one to warm up."""
     function()
-    times = []
+    wall, cpu = [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         function()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+        wall.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - used)
+    return Seconds(float(np.median(wall)), min(wall), float(np.median(cpu)))
 
 
 def peak_memory() -> float:
@@ -94,7 +107,7 @@ def peak_memory() -> float:
 # -- what a process measures ---------------------------------------------------------------------
 
 
-def measure_server(n_rows: int, repeats: int) -> dict[str, float]:
+def measure_server(n_rows: int, repeats: int) -> Measured:
     """Time the server's step, where labels move and where they rest."""
     rng = np.random.default_rng(0)
     truth = rng.integers(N_CLUSTERS, size=n_rows)
@@ -123,8 +136,8 @@ def measure_server(n_rows: int, repeats: int) -> dict[str, float]:
         step(rounds[turn % 2])
 
     return {
-        "server step": median(moving, repeats),
-        "server step, labels at rest": median(lambda: step(rounds[turn % 2]), repeats),
+        "server step": timed(moving, repeats),
+        "server step, labels at rest": timed(lambda: step(rounds[turn % 2]), repeats),
         "memory": peak_memory(),
     }
 
@@ -144,7 +157,7 @@ def naive_server_step(labels: Sequence[Ints], dual: Floats, mu: float, lam: floa
     return [np.rint(z[:, :, m] / scales[m]).astype(np.int8) for m in range(len(labels))]
 
 
-def measure_naive_server(n_rows: int, repeats: int) -> dict[str, float]:
+def measure_naive_server(n_rows: int, repeats: int) -> Measured:
     """Time the naive step."""
     rng = np.random.default_rng(0)
     truth = rng.integers(N_CLUSTERS, size=n_rows)
@@ -155,7 +168,7 @@ def measure_naive_server(n_rows: int, repeats: int) -> dict[str, float]:
         labels = [unpack_labels(part, n_rows, N_CLUSTERS) for part in packed]
         naive_server_step(labels, dual, 1.0, 0.4 * n_rows**0.5)
 
-    return {"server step": median(step, repeats), "memory": peak_memory()}
+    return {"server step": timed(step, repeats), "memory": peak_memory()}
 
 
 def blend_of(labels: Ints) -> np.ndarray[Any, Any]:
@@ -165,7 +178,7 @@ def blend_of(labels: Ints) -> np.ndarray[Any, Any]:
     return z
 
 
-def measure_site(n_rows: int, repeats: int) -> dict[str, float]:
+def measure_site(n_rows: int, repeats: int) -> Measured:
     """Time a site's set-up and its round."""
     rng = np.random.default_rng(0)
     truth = rng.integers(N_CLUSTERS, size=n_rows)
@@ -177,18 +190,18 @@ def measure_site(n_rows: int, repeats: int) -> dict[str, float]:
         made.append(TensorSite(view, settings(), N_CLUSTERS, seed=0, position=0, device="cpu"))
         made[0].start()
 
-    setup_s = median(set_up, min(repeats, 3))
+    setup_s = timed(set_up, min(repeats, 3))
     site, z = made[0], blend_of(with_errors(truth, rng, 0.2))
 
     def one_round() -> None:
         labels, _ = site.sweep(1.0, 1.0, z, 0.005)
         pack_labels(labels, N_CLUSTERS)
 
-    round_s = median(one_round, repeats)
+    round_s = timed(one_round, repeats)
     return {"site set-up": setup_s, "site round": round_s, "memory": peak_memory()}
 
 
-def measure_naive_site(n_rows: int, repeats: int) -> dict[str, float]:
+def measure_naive_site(n_rows: int, repeats: int) -> Measured:
     """Time the site's work row by row: distances, graph and SVD; costs and means."""
     rng = np.random.default_rng(0)
     truth = rng.integers(N_CLUSTERS, size=n_rows)
@@ -208,7 +221,7 @@ def measure_naive_site(n_rows: int, repeats: int) -> dict[str, float]:
         made["f"] = f / np.linalg.norm(f, axis=1, keepdims=True)
         made["y"] = KMeans(N_CLUSTERS, n_init=10, random_state=0).fit_predict(made["f"])
 
-    setup_s = median(set_up, 1)
+    setup_s = timed(set_up, 1)
     f, labels, z = made["f"], made["y"], blend_of(truth)
 
     def one_round() -> None:
@@ -219,11 +232,11 @@ def measure_naive_site(n_rows: int, repeats: int) -> dict[str, float]:
             cost = ((f[i] - centers) ** 2).sum(axis=1) + extra - 0.005 * z[i]
             labels[i] = np.argmin(cost)
 
-    round_s = median(one_round, min(repeats, 3))
+    round_s = timed(one_round, min(repeats, 3))
     return {"site set-up": setup_s, "site round": round_s, "memory": peak_memory()}
 
 
-MEASURES: dict[str, Callable[[int, int], dict[str, float]]] = {
+MEASURES: dict[str, Callable[[int, int], Measured]] = {
     "server": measure_server,
     "site": measure_site,
     "naive server": measure_naive_server,
@@ -231,14 +244,14 @@ MEASURES: dict[str, Callable[[int, int], dict[str, float]]] = {
 }
 
 
-def measured(what: str, n_rows: int, repeats: int) -> dict[str, float]:
+def measured(what: str, n_rows: int, repeats: int) -> Measured:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.tensor_scale", "--measure", what]
     out = subprocess.run(
         [*command, str(n_rows), str(repeats)], check=True, capture_output=True, text=True
     )
-    found: dict[str, float] = json.loads(out.stdout)
-    return found
+    found = json.loads(out.stdout)
+    return {name: Seconds(*x) if name != "memory" else x for name, x in found.items()}
 
 
 # -- bytes ---------------------------------------------------------------------------------------
@@ -284,32 +297,27 @@ def slope(times: Mapping[int, float], first: int, last: int) -> float:
     return float(np.log(times[last] / times[first]) / np.log(last / first))
 
 
-def print_times(found: Mapping[tuple[str, int], Mapping[str, float]], sizes: Sequence[int]) -> None:
-    """Print seconds, slopes and what was asked for."""
+def print_times(found: Mapping[tuple[str, int], Measured], sizes: Sequence[int]) -> None:
+    """Print seconds, slopes, memory and what was asked for."""
     rows = []
     for step, (most_seconds, most_slope) in GOALS.items():
         what = "server" if step.startswith("server") else "site"
-        times = {n: found[what, n][step] for n in sizes}
-        steps = [slope(times, a, b) for a, b in pairwise(sizes)]
-        whole = slope(times, sizes[0], sizes[-1])
-        met = times[sizes[-1]] < most_seconds and whole <= most_slope
-        goal = "" if most_seconds == float("inf") else f"< {most_seconds:g} s, "
-        rows.append(
-            [
-                step,
-                *(f"{times[n]:.4f}" for n in sizes),
-                *(f"{x:.2f}" for x in steps),
-                f"{whole:.2f}",
-                f"{goal}slope <= {most_slope:g}",
-                "met" if met else "MISSED",
-            ]
-        )
+        for field in Seconds._fields:
+            times = {n: getattr(found[what, n][step], field) for n in sizes}
+            whole = slope(times, sizes[0], sizes[-1])
+            row = [step if field == "median" else "", field, *(f"{times[n]:.4f}" for n in sizes)]
+            row += [f"{slope(times, a, b):.2f}" for a, b in pairwise(sizes)] + [f"{whole:.2f}"]
+            marks = ["", ""]
+            if field == "median":
+                met = times[sizes[-1]] < most_seconds and whole <= most_slope
+                least = "" if most_seconds == float("inf") else f"< {most_seconds:g} s, "
+                marks = [f"{least}slope <= {most_slope:g}", "met" if met else "MISSED"]
+            rows.append([*row, *marks])
     between = [f"{a:,} to {b:,}" for a, b in pairwise(sizes)]
-    header = ["seconds", *(f"{n:,}" for n in sizes), *between, "first to last", "goal", ""]
     print_table(
         f"Profile plus, K = {N_CLUSTERS}, M = {N_SITES}, theta = {N_ANCHORS}, d = {N_COLUMNS}; "
         "log-log slopes between sizes",
-        header,
+        ["seconds", "", *(f"{n:,}" for n in sizes), *between, "first to last", "goal", ""],
         rows,
     )
     rows = []
@@ -324,7 +332,7 @@ def print_times(found: Mapping[tuple[str, int], Mapping[str, float]], sizes: Seq
     )
 
 
-def print_naive(found: Mapping[tuple[str, int], Mapping[str, float]]) -> None:
+def print_naive(found: Mapping[tuple[str, int], Measured]) -> None:
     """Print the naive form beside."""
     rows = []
     for (what, n_rows), naive in found.items():
@@ -332,9 +340,9 @@ def print_naive(found: Mapping[tuple[str, int], Mapping[str, float]]) -> None:
             continue
         ours = found[what.removeprefix("naive "), n_rows]
         for step in sorted(set(naive) - {"memory"}):
-            ratio = f"{naive[step] / ours[step]:.1f}"
+            slow, fast = naive[step].median, ours[step].median
             memory = f"{naive['memory']:.2f} / {ours['memory']:.2f}"
-            rows.append([step, f"{n_rows:,}", naive[step], ours[step], ratio, memory])
+            rows.append([step, f"{n_rows:,}", slow, fast, f"{slow / fast:.1f}", memory])
     print_table(
         "Naive form: whole tensors and SVD (server), a loop over rows (site)",
         ["", "rows", "naive s", "s", "ratio", "GB naive / here"],
