@@ -192,7 +192,7 @@ def check_noise(
     the plan fails the check (OUT/result.json has the figures), or the code of the run's error.
     """
     checked = RunPlan.load(plan)
-    from fedmvc_server.artefacts import prepare_folder, versions, write_result
+    from fedmvc_server.artefacts import prepare_folder, refuse_taken, versions, write_result
     from fedmvc_server.noise_control import noise_control
     from fedmvc_server.report_text import noise_summary
 
@@ -200,10 +200,11 @@ def check_noise(
     logging.getLogger("fedmvc").setLevel(logging.ERROR)
     logging.getLogger("fedmvc.site").setLevel(logging.ERROR)
     out = out or Path("runs") / f"{plan.stem}-noise"
-    prepare_folder(out)
+    refuse_taken(out)
     found = noise_control(
         checked, data, truth=truth, progress=lambda sentence: print(sentence, file=sys.stderr)
     )
+    prepare_folder(out)
     failure = "" if found.passed else "the plan's result depends on the order of the rows"
     written = {
         "status": "completed",
