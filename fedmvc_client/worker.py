@@ -285,8 +285,10 @@ class SiteWorker:
         folder = self._run_folder(run_id)
         if folder is None or not folder.is_dir():
             return
-        log.info("site '%s': setting up run %s again after a restart", self.site, run_id[:8])
-        if run_id not in self._plans:
+        known = run_id in self._plans
+        if not known or any(path.name != "hello.bin" for path in folder.iterdir()):
+            log.info("site '%s': setting up run %s again after a restart", self.site, run_id[:8])
+        if not known:
             self._answer_kept(folder / "hello.bin")
         if run_id not in self._plans:
             return

@@ -1,6 +1,7 @@
 """The site half of a vertical run: restarts, and a server that asks for more than the plan."""
 
 import dataclasses
+import logging
 import shutil
 
 import numpy as np
@@ -116,6 +117,18 @@ def refused(worker, request, code=8):
 
 
 # -- restarts --------------------------------------------------------------------------------
+
+
+def test_a_restart_is_logged_where_there_is_one(tapes, site, caplog):
+    caplog.set_level(logging.INFO, logger="fedmvc.site")
+    tape = tapes("plus")
+    caplog.clear()
+    worker = folder_worker(site)
+    for body in tape.requests[:4]:
+        worker.handle(body)
+    assert "after a restart" not in caplog.text
+    folder_worker(site).handle(tape.requests[4])
+    assert caplog.text.count("after a restart") == 1
 
 
 @pytest.mark.parametrize("name", PLANS)
