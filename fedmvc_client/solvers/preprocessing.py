@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from configs.errors import DataRefused
-from fedmvc_client.solvers.row_order import Matrix, content_order
+from fedmvc_client.solvers.row_order import Matrix, content_order, row_hashes
 
 Floats = NDArray[np.float64]
 
@@ -20,6 +20,8 @@ TEXT_ZEROS = 0.5
 TEXT_COLUMNS = 50
 #: Largest number whose squares can be summed over any view.
 LARGEST = 1e150
+#: Scaled rows are equal where they agree to so many decimals.
+_EQUAL_DECIMALS = 12
 #: Most cells for which a sparse view with negative values is laid out densely.
 _DENSE_CELLS = 50_000_000
 
@@ -34,6 +36,8 @@ class PreparedRows:
         Scaled; n held rows.
     rows : ndarray of shape (n,), int64
         Which row of the view stands at each place.
+    distinct : ndarray of shape (u,), int64
+        Places of the first of equal rows, after scaling and to 12 decimals.
     held : ndarray of shape (N,), bool
         Rows with at least one observed cell.
     warnings : tuple of str
@@ -42,6 +46,7 @@ class PreparedRows:
 
     values: Matrix
     rows: NDArray[np.int64]
+    distinct: NDArray[np.int64]
     held: NDArray[np.bool_]
     warnings: tuple[str, ...]
 
@@ -104,7 +109,24 @@ def prepare_rows(
         )
     if scaling == "auto":
         values = _scaled(values, name)
-    return PreparedRows(values, np.flatnonzero(held)[order], held, warnings)
+    distinct = _first_of_equal(values)
+    if len(distinct) < n_clusters:
+        raise DataRefused(
+            f"{name} has {len(distinct)} different rows once it is scaled but n_clusters is "
+            f"{n_clusters}: lower n_clusters or leave this view out"
+        )
+    return PreparedRows(values, np.flatnonzero(held)[order], distinct, held, warnings)
+
+
+def _first_of_equal(values: Matrix) -> NDArray[np.int64]:
+    """Return the places of the first of rows that are equal to `_EQUAL_DECIMALS`."""
+    if isinstance(values, np.ndarray):
+        rounded: Matrix = np.round(values, _EQUAL_DECIMALS)
+    else:
+        rounded = values.copy()
+        np.round(rounded.data, _EQUAL_DECIMALS, out=rounded.data)
+        rounded.eliminate_zeros()
+    return np.sort(np.unique(row_hashes(rounded), return_index=True)[1])
 
 
 def _observed_sparse(

@@ -84,9 +84,16 @@ class TensorSite:
         self.warnings = prepared.warnings
         self._rows = prepared.rows
         self._n_sweeps = 0
-        anchors = choose_anchors(
-            prepared.values, self._n_anchors(), settings.anchor_kind, self._rng(_ANCHORS)
-        )
+        # Equal anchors would tie at distance 0 and tear the graph into more parts than clusters.
+        distinct = prepared.distinct
+        anchors = distinct[
+            choose_anchors(
+                prepared.values[distinct],
+                self._n_anchors(len(distinct)),
+                settings.anchor_kind,
+                self._rng(_ANCHORS),
+            )
+        ]
         graph = anchor_graph(prepared.values, anchors, settings.neighbours, resolve_device(device))
         self._term = self._local_term(graph)
 
@@ -211,21 +218,27 @@ class TensorSite:
         else:
             self._term.labels = labels
 
-    def _n_anchors(self) -> int:
-        n_rows = len(self._rows)
+    def _n_anchors(self, n_distinct: int) -> int:
         if self._settings.anchors == 0:
-            half = min(n_rows // 2, LARGEST_ANCHORS)
-            return min(max(half, self._n_clusters, 2), n_rows)
+            half = min(len(self._rows) // 2, LARGEST_ANCHORS)
+            return min(max(half, self._n_clusters, 2), n_distinct)
         if self._settings.anchors < max(self._n_clusters, 2):
             raise ConfigError(
                 f"anchors is {self._settings.anchors} but n_clusters is {self._n_clusters}: give "
                 f"at least as many anchors as clusters, or 0 for half the rows"
             )
-        return min(self._settings.anchors, n_rows)
+        return min(self._settings.anchors, n_distinct)
 
     def _local_term(self, graph: AnchorGraph) -> SpectralTerm | ButterworthTerm:
         if self._settings.profile == "plus":
             embedding = spectral_embedding(graph, self._n_clusters)
+            lost = int((embedding == 0).all(dim=1).sum())
+            if lost:
+                self.warnings += (
+                    f"{lost} of {len(self._rows)} rows of {self._name} have no part in its "
+                    f"{self._n_clusters} strongest groups and fall to one cluster: give the view "
+                    f"more columns or leave it out",
+                )
             return SpectralTerm(embedding, self._settings.balance)
         similarity = butterworth_similarity(graph, self._settings.omega, self._name)
         return ButterworthTerm(similarity, self._n_clusters)

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from configs.errors import ConfigError, DataRefused, ProtocolError
 from configs.tensor_profiles import resolve_tensor
+from fedmvc_client.solvers.preprocessing import prepare_rows
 from fedmvc_client.solvers.tensor_site import TensorSite
 from tests.solvers.cases import blobs
 
@@ -329,6 +330,7 @@ def test_only_the_paper_profile_loads_numba():
 import sys
 import numpy as np
 from configs.tensor_profiles import resolve_tensor
+from fedmvc_client.solvers.preprocessing import prepare_rows
 from fedmvc_client.solvers.tensor_site import TensorSite
 x = np.random.default_rng(0).random((30, 3))
 for profile in ("plus", "paper"):
@@ -354,3 +356,38 @@ def test_site_on_cuda_agrees_with_the_cpu():
     ):
         assert (labels == others).mean() > 0.9999
         assert trace == pytest.approx(other_trace, rel=1e-6)
+
+
+def test_yes_no_columns_do_not_tear_the_graph_apart():
+    # equal rows as anchors tie at distance 0: the graph fell into more parts than clusters, rounding
+    # chose which ones counted, and most rows had no place in the embedding
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=800)
+    chances = rng.dirichlet(np.full(2, 0.3), size=(4, 5))[:, :, 1]
+    view = (rng.random((800, 5)) < chances[labels]).astype(float)
+
+    site = TensorSite(view, resolve_tensor(), 4, seed=0, position=0, device="cpu")
+    found, _ = site.start()
+
+    embedding = site._term.embedding.numpy()
+    np.testing.assert_allclose(np.square(embedding).sum(axis=1), 1.0, atol=1e-9)
+    assert site.warnings == ()
+    for row in np.unique(view, axis=0):
+        assert len(set(found[(view == row).all(axis=1)])) == 1
+
+
+def test_anchors_are_different_rows():
+    view = np.repeat(np.random.default_rng(1).normal(size=(12, 3)), 20, axis=0)
+
+    prepared = prepare_rows(view, 4, "auto", "the view")
+
+    assert len(prepared.distinct) == 12
+    assert len(np.unique(prepared.values[prepared.distinct], axis=0)) == 12
+
+
+def test_rows_that_become_equal_by_scaling_count_as_one():
+    # unit rows of text: twice the words is the same text
+    words = np.zeros((40, 60))
+    words[np.arange(40), np.arange(40) % 3] = 1.0 + np.arange(40) / 7.0
+    with pytest.raises(DataRefused, match="3 different rows once it is scaled but n_clusters is 4"):
+        prepare_rows(sparse.csr_array(words), 4, "auto", "the view")
