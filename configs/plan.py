@@ -135,7 +135,7 @@ class TensorOptions(Table):
     scaling: ViewScalingRule = "auto"
     min_overlap: int = Field(50, ge=1, description="a whole number, 1 or more")
     link_cost: int = Field(
-        12, ge=1, le=20, description="a whole number from 1 to 20 (scrypt takes 2 to its power)"
+        12, ge=1, le=16, description="a whole number from 1 to 16 (scrypt takes 2 to its power)"
     )
 
 
@@ -232,6 +232,11 @@ class RunPlan(Table):
         if self.n_clusters < 2:
             raise ConfigError(
                 f"n_clusters is {self.n_clusters}: method 'tensor-fmvc' needs at least 2 clusters"
+            )
+        if 0 < self.tensor.anchors < self.n_clusters:
+            raise ConfigError(
+                f"tensor.anchors is {self.tensor.anchors} but n_clusters is {self.n_clusters}: "
+                "give at least as many anchors as clusters, or 0 for half the rows"
             )
 
     @classmethod

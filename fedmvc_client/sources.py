@@ -15,7 +15,7 @@ from configs.errors import DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
-from privacy.alignment import TOKEN_BYTES, link_tokens, read_linkage_key
+from privacy.alignment import ROW_NUMBER, TOKEN_BYTES, link_tokens, read_linkage_key
 from strategies.messages import ClusterModel, ViewDescription
 
 Floats = NDArray[np.float64]
@@ -330,7 +330,7 @@ class ArraySource:
         n = len(records.ids)
         tokens = np.zeros((n, TOKEN_BYTES), dtype=np.uint8)
         tokens[:, -8:] = np.arange(n, dtype=">u8").view(np.uint8).reshape(n, 8)
-        return Link(tokens, np.arange(n), "row number")
+        return Link(tokens, np.arange(n), ROW_NUMBER)
 
     def save(self, run_id: str, result: Outcome) -> None:
         """Keep the results in memory, or in the folder given."""

@@ -1,14 +1,14 @@
 """The honesty check of a vertical plan: its result must not depend on the order of the rows.
 
 Two questions, asked of the very pipeline that a run uses. On Gaussian noise: do the labels score
-better against blocks of the row index than labels at random do? On real data: does a permutation
-of the rows change the result?
+better against blocks of the row index than labels at random do? On noise and on real data: does a
+permutation of the rows change the result?
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from configs.errors import ConfigError, DataRefused, error_for_code
 from configs.plan import RunPlan
+from configs.tensor_profiles import SAMPLE_ORDER_WARNING
 from fedmvc_server.evaluation import accuracy, match_truth, read_truth, score
 from fedmvc_server.simulation import shared_rows, simulate
 
@@ -47,16 +48,20 @@ class NoiseControl:
     noise : dict
         ``rows``, ``columns`` by site, ``draws``; ``accuracy`` against index blocks,
         ``random_accuracy`` of labels at random in clusters of the same sizes, ``excess``, all
-        means over the draws; ``limit``, ``passed``.
+        means over the draws; ``order_agreement`` of the first draw's labels in two orders;
+        ``limit`` of the excess, ``order_limit``, ``passed``.
     permutation : dict or None
         Real data only: ``rows``, ``agreement`` of the two orders' labels (matched one to one),
         ``limit`` of its distance from 1, ``passed``, and with truth ``given_order`` and
         ``permuted`` scores, which differ by no more than the labels do.
+    warnings : list of str
+        What a reader of the plan's results on these data should know.
     """
 
     passed: bool
     noise: dict[str, Any]
     permutation: dict[str, Any] | None
+    warnings: list[str]
 
 
 def noise_control(
@@ -104,29 +109,62 @@ def noise_control(
         else {f"site-{m}": DEFAULT_COLUMNS for m in range(DEFAULT_SITES)}
     )
     n_rows = DEFAULT_ROWS if views is None else min(len(ids), MOST_ROWS)
-    noise = _on_noise(plan, n_rows, columns, progress)
+    runs = _Runs(plan)
+    noise = _on_noise(_Runs(_without_floors(plan)), n_rows, columns, progress)
     permutation = None
     if views is not None:
-        permutation = _on_permutation(plan, ids, views, truth, progress)
+        permutation = _on_permutation(runs, ids, views, truth, progress)
     passed = noise["passed"] and (permutation is None or permutation["passed"])
-    return NoiseControl(bool(passed), noise, permutation)
+    if plan.tensor_settings().orientation == "sample":
+        runs.warn([SAMPLE_ORDER_WARNING])
+    return NoiseControl(bool(passed), noise, permutation, runs.warnings)
+
+
+@dataclass
+class _Runs:
+    """Runs of a plan over arrays, whose rows stay in the order given."""
+
+    plan: RunPlan
+    warnings: list[str] = field(default_factory=list)
+
+    def labels(self, views: Views) -> Labels:
+        """Return the labels of one run."""
+        result = simulate(self.plan, {site: {"views": [view]} for site, view in views.items()})
+        if result.status != "completed":
+            raise error_for_code(result.exit_code)(result.stop_reason)
+        self.warn(result.warnings)
+        return np.asarray(next(iter(result.site_results.values())).labels)
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Keep sentences that are new."""
+        self.warnings += [w for w in sentences if w not in self.warnings]
+
+    def permuted(self, views: Views) -> Labels:
+        """Return the labels of a run over the rows in another order, put back in this one."""
+        n_rows = len(next(iter(views.values())))
+        order = np.random.default_rng(self.plan.seed).permutation(n_rows)
+        labels = np.empty(n_rows, dtype=np.int64)
+        labels[order] = self.labels({site: view[order] for site, view in views.items()})
+        return labels
 
 
 def _on_noise(
-    plan: RunPlan, n_rows: int, columns: Mapping[str, int], progress: Callable[[str], None]
+    runs: _Runs, n_rows: int, columns: Mapping[str, int], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    plan = _without_floors(plan)
-    blocks = np.arange(n_rows) * plan.n_clusters // n_rows
+    blocks = np.arange(n_rows) * runs.plan.n_clusters // n_rows
     found, expected = [], []
+    agreement = 1.0
     for draw in range(DRAWS):
         progress(f"noise {draw + 1} of {DRAWS}: {n_rows} rows, {len(columns)} sites")
-        rng = np.random.default_rng([plan.seed, draw])
-        labels = _labels(
-            plan, {site: rng.standard_normal((n_rows, d)) for site, d in columns.items()}
-        )
+        rng = np.random.default_rng([runs.plan.seed, draw])
+        views = {site: rng.standard_normal((n_rows, d)) for site, d in columns.items()}
+        labels = runs.labels(views)
         found.append(accuracy(blocks, labels))
         at_random = [accuracy(blocks, rng.permutation(labels)) for _ in range(RANDOM_DRAWS)]
         expected.append(float(np.mean(at_random)))
+        if draw == 0:
+            progress("the same noise permuted")
+            agreement = _agreement(labels, runs.permuted(views))
     excess = float(np.mean(found) - np.mean(expected))
     return {
         "rows": n_rows,
@@ -136,7 +174,9 @@ def _on_noise(
         "random_accuracy": float(np.mean(expected)),
         "excess": excess,
         "limit": NOISE_LIMIT,
-        "passed": excess <= NOISE_LIMIT,
+        "order_agreement": agreement,
+        "order_limit": ORDER_LIMIT,
+        "passed": excess <= NOISE_LIMIT and 1.0 - agreement <= ORDER_LIMIT,
     }
 
 
@@ -148,18 +188,16 @@ def _without_floors(plan: RunPlan) -> RunPlan:
 
 
 def _on_permutation(
-    plan: RunPlan,
+    runs: _Runs,
     ids: Sequence[str],
     views: Views,
     truth: Path | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     progress(f"the {len(ids)} shared rows in order of their ids")
-    given = _labels(plan, views)
-    order = np.random.default_rng(plan.seed).permutation(len(ids))
+    given = runs.labels(views)
     progress("the same rows permuted")
-    permuted = np.empty_like(given)
-    permuted[order] = _labels(plan, {site: view[order] for site, view in views.items()})
+    permuted = runs.permuted(views)
     agreement = _agreement(given, permuted)
     found: dict[str, Any] = {"rows": len(ids), "agreement": agreement}
     if truth is not None:
@@ -173,11 +211,3 @@ def _agreement(given: Labels, permuted: Labels) -> float:
     if not both.any():
         raise DataRefused(f"none of the {given.size} shared rows has a label in both orders")
     return accuracy(given[both], permuted[both])
-
-
-def _labels(plan: RunPlan, views: Views) -> Labels:
-    """Labels of a simulated run over arrays, whose rows stay in the order given."""
-    result = simulate(plan, {site: {"views": [view]} for site, view in views.items()})
-    if result.status != "completed":
-        raise error_for_code(result.exit_code)(result.stop_reason)
-    return np.asarray(next(iter(result.site_results.values())).labels)

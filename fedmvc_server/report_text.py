@@ -38,9 +38,9 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     for method, score in scores.items():
         values = f"NMI {score['nmi']:.4f}, ARI {score['ari']:.4f}"
         lines.append(f"{method}: accuracy {score['accuracy']:.4f}, {values}")
-    stayed = "no row" if result.model is not None else "labels, no measurement,"
+    left = "no row" if result.model is not None else "tokens and labels, no measurement"
     lines.append(
-        f"bytes        {result.bytes_up:,} up, {result.bytes_down:,} down; {stayed} left a site"
+        f"bytes        {result.bytes_up:,} up, {result.bytes_down:,} down; {left} left a site"
     )
     for site, reason in result.dropped.items():
         lines.append(f"site '{site}' is not in the result: it {reason}")
@@ -104,8 +104,8 @@ def noise_summary(found: NoiseControl, out: Path) -> str:
     lines = [
         f"noise        {noise['rows']} rows, {noise['draws']} draws: accuracy "
         f"{noise['accuracy']:.3f} against blocks of the row index, labels at random "
-        f"{noise['random_accuracy']:.3f}: {_verdict(noise['passed'])} "
-        f"(at most {noise['limit']:.2f} above)"
+        f"{noise['random_accuracy']:.3f} (at most {noise['limit']:.2f} above); in two orders "
+        f"labels agree on {noise['order_agreement']:.1%}: {_verdict(noise['passed'])}"
     ]
     if permutation is not None:
         scored = ""
@@ -116,9 +116,10 @@ def noise_summary(found: NoiseControl, out: Path) -> str:
             )
         lines.append(
             f"permutation  {permutation['rows']} rows in two orders: labels agree on "
-            f"{permutation['agreement']:.1%}{scored}: {_verdict(permutation['passed'])} "
-            f"(at most {permutation['limit']:.2f} apart)"
+            f"{permutation['agreement']:.1%} (at least {1 - permutation['limit']:.0%}){scored}: "
+            f"{_verdict(permutation['passed'])}"
         )
+    lines.extend(f"warning: {sentence}" for sentence in found.warnings)
     lines.append(f"results: {out}")
     return "\n".join(lines)
 

@@ -30,6 +30,7 @@ from configs.schema import IdRule
 
 __all__ = [
     "ID_RULES",
+    "ROW_NUMBER",
     "TOKEN_BYTES",
     "intersect",
     "link_tokens",
@@ -41,6 +42,8 @@ __all__ = [
 
 ID_RULES: tuple[str, ...] = get_args(IdRule)
 TOKEN_BYTES = 16
+#: The rule of sites that are arrays in memory: a row's number is its id.
+ROW_NUMBER = "row number"
 
 Tokens = NDArray[np.uint8]
 

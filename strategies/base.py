@@ -18,7 +18,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from configs.errors import FedMVCError, ProtocolError, QuorumLost, error_for_code
+from configs.errors import FedMVCError, ProtocolError, QuorumLost, TransportError, error_for_code
 from configs.plan import RunPlan
 from strategies.exchange import Failure, collect, wait_for_nodes
 from strategies.messages import (
@@ -125,13 +125,7 @@ class FederatedStrategy(Strategy):
         if self._pending is None:
             return []
         return [
-            FlowerMessage(
-                to_record(self._encode(request)),
-                self._nodes[site],
-                f"train.{self._pending.action}",
-                ttl=self.plan.quorum.timeout_s,
-                group_id=str(server_round),
-            )
+            self._message(request, self._nodes[site], self._pending.action, str(server_round))
             for site, request in sorted(self._pending.requests.items())
             if site in self._nodes
         ]
@@ -196,6 +190,19 @@ class FederatedStrategy(Strategy):
         self.state.sites.remove(site)
         self.state.dropped[site] = reason
 
+    def stop_without(self, site: str) -> None:
+        """End the run for a site that was dropped, where the plan does not go on without it.
+
+        Raises
+        ------
+        QuorumLost
+        """
+        if self.plan.quorum.on_missing == "stop":
+            raise QuorumLost(
+                f"site '{site}' {self.state.dropped[site]}; quorum.on_missing is 'stop': bring the "
+                "site back or set it to 'continue'"
+            )
+
     def checked(self, replies: dict[str, Any], check: Callable[[str, Any], None]) -> dict[str, Any]:
         """Keep the replies that pass ``check``; drop the others' sites by name.
 
@@ -251,11 +258,12 @@ class FederatedStrategy(Strategy):
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _encode(self, request: Message) -> bytes:
+    def _message(self, request: Message, node: int, action: str, group: str) -> FlowerMessage:
         body = to_bytes(request)
         for tally in (self.state.total, self._tally):
             tally.bytes_down += len(body)
-        return body
+        ttl = self.plan.quorum.timeout_s
+        return FlowerMessage(to_record(body), node, f"train.{action}", ttl=ttl, group_id=group)
 
     def _decode(self, reply: FlowerMessage) -> Message:
         body = from_record(reply.content)
@@ -284,11 +292,8 @@ class FederatedStrategy(Strategy):
         for node, failure in failures.items():
             site = names[node]
             self.drop(site, failure.reason)
-            if failure.missing and self.plan.quorum.on_missing == "stop":
-                raise QuorumLost(
-                    f"site '{site}' {failure.reason}; quorum.on_missing is 'stop': bring the site "
-                    "back or set it to 'continue'"
-                )
+            if failure.missing:
+                self.stop_without(site)
 
     def _take(
         self, pending: Exchange, site: str, reply: FlowerMessage, accepted: dict[str, Any]
@@ -311,6 +316,8 @@ class FederatedStrategy(Strategy):
             self.refuse(site, error_for_code(refusal.code)(naming(site, refusal.message)))
         else:
             self.drop(site, f"refused: {refusal.message}")
+            if refusal.code == TransportError.code:  # its worker is gone: nobody answers there
+                self.stop_without(site)
 
     def _require_quorum(self) -> None:
         """Raise where too few sites are left; before round 1 as the first refusal."""
@@ -331,16 +338,7 @@ class FederatedStrategy(Strategy):
             time.sleep(self._settle_s)
             registered = wait_for_nodes(grid, quorum.min_sites, quorum.timeout_s)
         request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
-        messages = [
-            FlowerMessage(
-                to_record(self._encode(request)),
-                node,
-                "train.hello",
-                ttl=quorum.timeout_s,
-                group_id="hello",
-            )
-            for node in registered
-        ]
+        messages = [self._message(request, node, "hello", "hello") for node in registered]
         replies, failures = collect(grid, messages, quorum.timeout_s)
         for node, failure in failures.items():
             site = registered[node] or f"node {node}"

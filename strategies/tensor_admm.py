@@ -7,7 +7,7 @@ follow from each site's trace. Rows that a site does not hold have H = 0 there a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,10 @@ from strategies.label_coding import Blend
 from strategies.statistics import Floats
 from strategies.tensor_blending import DenseTensor, StreamedTensor, Threshold
 
-__all__ = ["TensorDriver", "TensorQuery", "TensorResult", "view_weights"]
+__all__ = ["TensorDriver", "TensorQuery", "TensorResult", "one_sided", "view_weights"]
+
+#: From this share of the final vote on, one view's labels are the result.
+ONE_SIDED = 0.9
 
 #: Traces below this much a row count as this much: what is left of a clustering without error is
 #: rounding, which differs between machines and must not decide whose view counts.
@@ -99,6 +102,35 @@ def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
     least = float(raised.min())
     raw = raised == 0 if least == 0 else (least / raised) ** (1.0 / (r - 1.0))
     return np.asarray(raw / raw.sum())
+
+
+def one_sided(weights: Floats, r: float, names: Sequence[str], agreement: float) -> str | None:
+    """Say that one view alone decides the result.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (M,)
+        alpha.
+    r : float
+    names : sequence of str
+        What a sentence calls the views.
+    agreement : float
+        Share of the rows on which the aligned vote is the result.
+
+    Returns
+    -------
+    str or None
+        A warning where its alpha^r is `ONE_SIDED` of all; None elsewhere.
+    """
+    share = weights**r / (weights**r).sum()
+    most = int(share.argmax())
+    if len(names) < 2 or share[most] < ONE_SIDED:
+        return None
+    return (
+        f"{names[most]} has {share[most]:.0%} of the final vote, so the result is close to its "
+        "clustering alone, right or wrong (Eq. 21 trusts tight clusters); the aligned vote agrees "
+        f"on {agreement:.0%} of the rows: compare the two, raise r or leave the view out"
+    )
 
 
 class TensorDriver:

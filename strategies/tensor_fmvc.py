@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from configs.compatibility import one_view_only
 from configs.errors import ConfigError, DataRefused, ProtocolError
 from configs.tensor_profiles import SAMPLE_ORDER_WARNING, TensorSettings
-from privacy.alignment import intersect
+from privacy.alignment import ID_RULES, ROW_NUMBER, intersect
 from strategies.base import FederatedStrategy, Protocol
 from strategies.messages import (
     AlignRequest,
@@ -33,7 +33,7 @@ from strategies.messages import (
     unpack_labels,
 )
 from strategies.run_state import Exchange
-from strategies.tensor_admm import TensorDriver, TensorResult
+from strategies.tensor_admm import TensorDriver, TensorResult, one_sided
 
 Replies = dict[str, Any]
 Labels = NDArray[np.int64]
@@ -92,6 +92,7 @@ class TensorStrategy(FederatedStrategy):
         replies = yield Exchange(
             "link", {s: LinkRequest(*self.ids) for s in self.sites}, (LinkReply,)
         )
+        replies = self.checked(replies, _check_link)
         rules = Counter(replies[s].id_rule for s in self.sites)
         usual = rules.most_common(1)[0][0]
         for site in self.sites:
@@ -103,7 +104,6 @@ class TensorStrategy(FederatedStrategy):
                         f"by '{usual}': all need the same id_rule in schema.toml"
                     ),
                 )
-        self.checked(replies, lambda site, reply: intersect({site: reply.tokens}) and None)
         self._require_two()
         tokens = {s: replies[s].tokens for s in self.sites}
         n_shared, shared = intersect(tokens)
@@ -192,6 +192,7 @@ class TensorStrategy(FederatedStrategy):
 
             replies = self.checked(replies, check)
             for site in [s for s in driver.sites if s not in replies]:
+                self.stop_without(site)  # another view is another problem: go on only where told to
                 driver.drop(site)
                 self.warn(f"site '{site}' left in round {number}: the result is without its view")
             driver.advance(
@@ -240,6 +241,15 @@ class TensorStrategy(FederatedStrategy):
             np.bincount(column[column >= 0], minlength=k).tolist()
             for column in (result.labels, result.vote)
         )
+        agreement = float((result.labels == result.vote)[known].mean())
+        sentence = one_sided(
+            result.view_weights,
+            self.plan.tensor.r,
+            [f"site '{site}'" for site in driver.sites],
+            agreement,
+        )
+        if sentence is not None:
+            self.warn(sentence)
         self.metrics = {
             "objective": driver.objective,
             "rows": int(known.size),
@@ -253,12 +263,18 @@ class TensorStrategy(FederatedStrategy):
             "cluster_sizes": sizes,
             "aligned_vote": {
                 "cluster_sizes": vote_sizes,
-                "agreement": float((result.labels == result.vote)[known].mean()),
+                "agreement": agreement,
             },
             "agreement": dict(zip(driver.sites, result.agreement.tolist(), strict=True)),
             "agreement_nmi": dict(zip(driver.sites, result.agreement_nmi.tolist(), strict=True)),
             "pairwise_agreement": result.pairwise.tolist(),
         }
+
+
+def _check_link(site: str, reply: LinkReply) -> None:
+    if reply.id_rule not in (*ID_RULES, ROW_NUMBER):
+        raise ProtocolError("the rule by which it normalises ids is unknown")
+    intersect({site: reply.tokens})
 
 
 def _check_trace(trace: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,6 +111,11 @@ class TensorParticipant:
         PolicyRefused
             Where fewer than ``policy.min_cohort`` rows are shared.
         """
+        if self._last_round > 0:
+            raise ProtocolError(
+                f"site '{self.site}' was sent align after round {self._last_round}: start another "
+                "run"
+            )
         if self._link is None:
             raise ProtocolError(f"site '{self.site}' was sent align before link")
         rows = self._link.order[shared_rows(self.plan, self.site, request, len(self.records.ids))]
@@ -119,11 +125,6 @@ class TensorParticipant:
         ):
             raise ProtocolError(
                 f"site '{self.site}' was told other shared rows before: start another run"
-            )
-        if self._last_round > 0:
-            raise ProtocolError(
-                f"site '{self.site}' was sent align after round {self._last_round}: start another "
-                "run"
             )
         least = self._source.policy.min_cohort
         if rows.size < least:
@@ -218,17 +219,25 @@ class TensorParticipant:
 
     # -- restart -----------------------------------------------------------------------------
 
+    @cached_property
+    def _digest(self) -> NDArray[np.uint8]:
+        """What tells two lists of ids apart, as 32 bytes that name none of them."""
+        digest = hashlib.sha256("\0".join(self.records.ids).encode())
+        return np.frombuffer(digest.digest(), dtype=np.uint8)
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return tokens, rows, and what the solver carries from round to round."""
         state: dict[str, NDArray[Any]] = {}
-        if self._link is not None:
-            state["tokens"], state["order"] = self._link.tokens, self._link.order
+        if self._link is None and self._solver is None:
+            return state
+        state["records"] = self._digest
+        if self._link is not None and self._last_round == 0:
+            state["tokens"], state["order"] = self._link.tokens, _small(self._link.order)
             state["id_rule"] = np.array(self._link.id_rule)
-            state["records"] = _digest(self.records)
         if self._solver is not None and self._rows is not None:
-            state["rows"], state["alone"] = self._rows, self._alone
+            state["rows"], state["alone"] = _small(self._rows), _small(self._alone)
             state["progress"] = np.array([self._position, self._last_round])
-            state.update({f"solver_{k}": v for k, v in self._solver.state().items()})
+            state.update({f"solver_{k}": _small(v) for k, v in self._solver.state().items()})
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -239,15 +248,16 @@ class TensorParticipant:
         DataRefused
             Where the site's list of records is another one by now.
         """
+        if not np.array_equal(state["records"], self._digest):
+            raise DataRefused(
+                f"site '{self.site}': the list of its records has changed since the run began: "
+                "put the files back or start another run"
+            )
         if "tokens" in state:
-            if not np.array_equal(state["records"], _digest(self.records)):
-                raise DataRefused(
-                    f"site '{self.site}': the list of its records has changed since the run began: "
-                    "put the files back or start another run"
-                )
-            self._link = Link(state["tokens"], state["order"], str(state["id_rule"]))
+            order = state["order"].astype(np.int64)
+            self._link = Link(state["tokens"], order, str(state["id_rule"]))
         if "rows" in state:
-            self._rows, self._alone = state["rows"], state["alone"]
+            self._rows, self._alone = (state[k].astype(np.int64) for k in ("rows", "alone"))
             self._position, self._last_round = (int(x) for x in state["progress"])
             self._solver = self._make_solver(self._rows, self._position)
             prefix = "solver_"
@@ -256,7 +266,8 @@ class TensorParticipant:
             )
 
 
-def _digest(records: Records) -> NDArray[np.uint8]:
-    """Return what tells two lists of ids apart, as 32 bytes that name none of them."""
-    digest = hashlib.sha256("\0".join(records.ids).encode())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
+def _small(values: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers in as few bytes as hold them; the state is written every round."""
+    if values.dtype != np.int64 or not values.size:
+        return values
+    return values.astype(np.promote_types(*map(np.min_scalar_type, (values.min(), values.max()))))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from configs.tensor_profiles import AnchorKind
 from fedmvc_client.solvers.chunks import CPU_CHUNK_ROWS
 from fedmvc_client.solvers.row_order import Matrix
 
 Floats = NDArray[np.float64]
-AnchorKind = Literal["das", "random", "pc1"]
 
 # The first principal component is taken from at most so many rows, by so many power iterations.
 _COMPONENT_ROWS = 20_000

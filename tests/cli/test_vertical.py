@@ -98,7 +98,7 @@ def test_the_summary_teaches(finished):
         "site 'st-anna': view ecg, weight 0.",
         "its own clustering agrees on ",
         "aligned vote without the tensor term: agrees on ",
-        "labels, no measurement, left a site",
+        "tokens and labels, no measurement left a site",
         "tensor-fmvc (plus): accuracy 0.9",
         "aligned vote, no tensor term: accuracy 0.",
         "site 'riverside' alone: accuracy 0.",
@@ -245,9 +245,8 @@ def test_run_is_refused_in_one_sentence(sites, tmp_path, case):
     [
         (PLAN.replace("= 3", "= 109"), 3, ["n_clusters is 109", "share 108 patients"]),
         (PLAN + "min_overlap = 109\n", 3, ["tensor.min_overlap = 109"]),
-        (PLAN + "anchors = 2\n", 2, ["anchors is 2", "n_clusters is 3"]),
     ],
-    ids=["clusters", "overlap", "anchors"],
+    ids=["clusters", "overlap"],
 )
 def test_plan_that_these_data_do_not_carry_is_refused(sites, tmp_path, plan, code, words):
     before = files_in(sites)
@@ -267,6 +266,7 @@ def test_plan_that_these_data_do_not_carry_is_refused(sites, tmp_path, plan, cod
         (PLAN.replace("= 3", "= 1"), "n_clusters is 1"),
         (PLAN + "kappa = 1.5\n", "tensor.kappa is 1.5"),
         (PLAN + 'sweep = "natural"\n', "sweep"),
+        (PLAN + "anchors = 2\n", "tensor.anchors is 2 but n_clusters is 3"),
         (PLAN + "min_overlapp = 10\n", "'tensor.min_overlapp': did you mean 'min_overlap'"),
         (PLAN + "[fedhk]\nfuzzifier = 2.0\n", "table [fedhk] belongs to method 'fedhk-mvfc'"),
     ],
@@ -305,7 +305,9 @@ def test_noise_control_passes_for_profile_plus(pristine, tmp_path):
     ended = noise_control(tmp_path, PLAN, "--data", pristine)
     assert ended.code == 0, ended.err
     assert "noise        108 rows, 5 draws" in ended.out
-    assert "permutation  108 rows in two orders: labels agree on 100.0%: passed" in ended.out
+    assert "permutation  108 rows in two orders: labels agree on 100.0% (at least 98%): passed" in (
+        ended.out
+    )
     result = json.loads((tmp_path / "noise" / "result.json").read_text())
     assert result["noise_control"]["passed"] is True
     assert (result["status"], result["exit_code"]) == ("completed", 0)

@@ -292,6 +292,8 @@ def test_a_plan_holds_its_own_methods_table_only():
         ({"profile": "paper", "tensor": {"kappa": 0.3}}, "kappa belongs to profile 'plus'"),
         ({"tensor": {"orientation": "rows"}}, "tensor.orientation is 'rows'; allowed: 'sample'"),
         ({"tensor": {"link_cost": 0}}, "tensor.link_cost is 0; allowed: a whole number from 1"),
+        ({"tensor": {"link_cost": 17}}, "tensor.link_cost is 17; allowed: a whole number from 1"),
+        ({"tensor": {"anchors": 3}}, "tensor.anchors is 3 but n_clusters is 4"),
         ({"privacy": {"secure_aggregation": True}}, "needs one label a row from every single site"),
         ({"privacy": {"mechanism": "gaussian"}}, "label privacy only"),
         (

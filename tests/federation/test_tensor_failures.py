@@ -424,10 +424,16 @@ def test_a_site_that_answers_wrongly_is_dropped_by_name(case, on_missing):
         vertical_workers(VIEWS),
         change={"mercy": replacing(m.SweepRequest, tamper, number=3)},
     )
-    assert (result.status, result.exit_code) == ("completed", 0), result.stop_reason
     assert list(result.dropped) == ["mercy"]
     assert words in result.dropped["mercy"]
     assert "4711" not in result.dropped["mercy"]
+    if on_missing == "stop":
+        assert (result.status, result.exit_code) == ("stopped", 6)
+        assert "'mercy'" in result.stop_reason
+        assert "quorum.on_missing is 'stop'" in result.stop_reason
+        assert not result.site_results
+        return
+    assert (result.status, result.exit_code) == ("completed", 0), result.stop_reason
     assert [len(row["sites"]) for row in result.history] == [3, 3, 2, 2, 2, 2]
     assert "site 'mercy' left in round 3: the result is without its view" in result.warnings
     assert sorted(result.site_results) == ["anna", "north"]

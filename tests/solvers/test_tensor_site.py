@@ -359,8 +359,8 @@ def test_site_on_cuda_agrees_with_the_cpu():
 
 
 def test_yes_no_columns_do_not_tear_the_graph_apart():
-    # equal rows as anchors tie at distance 0: the graph fell into more parts than clusters, rounding
-    # chose which ones counted, and most rows had no place in the embedding
+    # equal rows as anchors tie at distance 0: the graph fell into more parts than clusters, so that
+    # rounding chose which ones counted, and most rows had no place in the embedding
     rng = np.random.default_rng(0)
     labels = rng.integers(4, size=800)
     chances = rng.dirichlet(np.full(2, 0.3), size=(4, 5))[:, :, 1]
