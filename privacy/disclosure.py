@@ -71,6 +71,9 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "Every site learns which of its patients all other sites hold too: that somebody is a "
         "patient elsewhere is itself health data, so use a list of patients who consented to the "
         "study.",
+        "Any site holds the linkage key: it can put invented ids on its list and learn which of "
+        "them all others hold (with two sites, whether a person is a patient of the other), as far "
+        "as the others do not notice; take part only with sites you would trust with that.",
         "The server learns how long each site's list is and how many patients any two or more of "
         f"them share; with fewer than {floor} in all lists the run is refused, and no site is told "
         "how many there were.",
@@ -82,7 +85,10 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "birth dates, are not hidden by that.",
         "Who has the linkage key keeps that ability: when a site leaves, the others replace the "
         "key before the next run.",
-        "The server deletes the tokens after matching, which is a promise and not a proof.",
+        "The server deletes the tokens after matching, which is a promise and not a proof; Flower's "
+        "SuperLink, where it keeps a database on disk, may hold remains of them. Two runs of one "
+        "plan have equal tokens, so their lists can be compared: change the plan's seed for a "
+        "fresh start.",
         f"At the start and in each round, at most {plan.max_rounds}, the server gets from every "
         f"site a label (1 of {plan.n_clusters} clusters) for each common row and one number on how "
         "tight the clusters are; at the start also the labels that its view gives alone, and which "
@@ -90,6 +96,12 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "patients, which tells something about their measurements.",
         f"Each round every site receives Z ({blend}), a blend of all sites' labels of each common "
         "row: with few sites one can work out much of another's labels from it.",
+        "A server that breaks the protocol can name any rows of a list as shared, choose Z at will "
+        "and read from the labels and that number how alike any two patients are in a site's view: "
+        "the site trusts the server not to. A site checks order, shapes and that the rows stay the "
+        "same, no more.",
+        "A refusal tells the server counts, such as of rows or of repeated ids, and never an id or "
+        "a value.",
         "At the end every site receives the final label and the vote's label of each common row; "
         "the server keeps the sites' weights and how far their groupings agree.",
     )
