@@ -7,7 +7,7 @@ from configs.tensor_profiles import resolve_tensor
 from fedmvc_client.solvers.tensor_site import TensorSite
 from strategies.tensor_svd import shrink
 
-MU, LAMBDA, P = 1.0, 4.0, 0.9
+MU, LAMBDA, P = 0.1, 0.4, 0.9
 
 
 def indicator(labels, n_clusters):
