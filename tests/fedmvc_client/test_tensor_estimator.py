@@ -349,3 +349,17 @@ def test_views_that_cannot_be_clustered_are_refused(views, words):
     with pytest.raises(DataRefused, match=words) as refused:
         tensor_fmvc().fit(views)
     assert "\n" not in str(refused.value)
+
+
+def test_a_tight_view_that_overrules_the_others_is_named():
+    """Eq. 21 trusts tight clusters, also where they have nothing to do with the other views."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=300)
+    views = [rng.normal(size=(300, 3)) + 3 * rng.normal(size=(4, 3))[labels] for _ in range(2)]
+    unrelated = np.eye(4)[rng.integers(4, size=300)]
+
+    model = TensorFMVC(4, device="cpu").fit([*views, unrelated])
+
+    (warning,) = [w for w in model.warnings_ if "of the final vote" in w]
+    assert warning.startswith("view 2 has ")
+    assert not [w for w in TensorFMVC(4, device="cpu").fit(views).warnings_ if "view 2" in w]

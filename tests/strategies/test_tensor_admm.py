@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from configs.errors import ProtocolError, QuorumLost
 from configs.tensor_profiles import MU_MAX, resolve_tensor
-from strategies.tensor_admm import TensorDriver, view_weights
+from strategies.tensor_admm import TensorDriver, one_sided, view_weights
 from strategies.tensor_blending import DenseTensor, StreamedTensor, Threshold
 from strategies.tensor_svd import shrink
 
@@ -520,3 +520,21 @@ def test_labels_alone_are_checked_too():
 def test_first_labels_are_checked_too():
     with pytest.raises(ProtocolError, match="'c' has labels of shape"):
         driver(labels_of(0) | {"c": np.zeros(3, int)})
+
+
+# -- one view that decides -------------------------------------------------------------------
+
+
+def test_one_view_that_decides_is_named_with_its_share_and_the_votes_agreement():
+    sentence = one_sided(np.array([0.1, 0.8, 0.1]), 5.0, ["site 'a'", "site 'b'", "site 'c'"], 0.31)
+    assert sentence.startswith("site 'b' has 100% of the final vote")
+    assert "the aligned vote agrees on 31% of the rows" in sentence
+
+
+@pytest.mark.parametrize(
+    ("weights", "r"),
+    [([0.4, 0.3, 0.3], 5.0), ([0.6, 0.4], 5.0), ([0.8, 0.1, 0.1], 1.1), ([1.0], 5.0)],
+)
+def test_views_that_share_the_vote_are_no_reason_to_warn(weights, r):
+    names = [str(m) for m in range(len(weights))]
+    assert one_sided(np.array(weights), r, names, 1.0) is None
