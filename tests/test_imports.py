@@ -25,6 +25,7 @@ ALSO = {
     "fedmvc_client.estimators": {
         "strategies.aggregation",
         "strategies.acceleration",
+        "strategies.feature_ranking",
         "strategies.label_alignment",
         "strategies.label_coding",
         "strategies.preparation",
