@@ -301,6 +301,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
     ) -> None:
         self.warnings_ = []
         for v, (part, scaling) in enumerate(zip(prepared, scalings, strict=True)):
+            n_columns = len(part.values)
             never = ~part.observed.any(axis=1)
             for what, columns in (
                 ("never observed", np.flatnonzero(never)),
@@ -310,8 +311,8 @@ class MUFSHT(TransformerMixin, BaseEstimator):
                     named = ", ".join(map(str, columns[:_NAMED]))
                     more = ", ..." if len(columns) > _NAMED else ""
                     self.warnings_.append(
-                        f"view {v}: {len(columns)} of {part.values.shape[0]} columns are {what} and "
-                        f"score 0 ({named}{more})"
+                        f"view {v}: {len(columns)} of {n_columns} columns are {what} and score 0 "
+                        f"({named}{more})"
                     )
         unlabelled = int((self.labels_ < 0).sum())
         if unlabelled:
