@@ -3,6 +3,10 @@
 `DenseTensor` writes the updates out for any orientation. `StreamedTensor` is "unfold", whose G is
 P times a small M x M matrix A. So are Q/mu = ratio P (I - A) and Z = G - Q/mu: only P is kept, and
 each round reads it three times in blocks of rows that fit a processor's cache.
+
+A row that a site does not hold has no label there and no constraint H = G: its P is the last G, at
+first the mean of what the other sites say. With 0 in its place the shrinkage would take the gap for
+disagreement, and Q would drive the sites that do hold the row away from their own labels.
 """
 
 from __future__ import annotations
@@ -74,15 +78,21 @@ class DenseTensor:
         self._held = list(held)
         self._shifted = np.zeros((n_rows, n_clusters, len(held)))
         self._dual = np.zeros_like(self._shifted)
-        self._labels: list[Labels] = []
+        self._unheld: Floats | None = None  # the last G
 
     def add(self, labels: Sequence[Labels]) -> None:
         """Set P = H + Q/mu from the labels of the sites."""
-        self._labels = list(labels)
         self._shifted = self._dual.copy()
         for m, own in enumerate(labels):
             rows = np.flatnonzero(own >= 0)
             self._shifted[rows, own[rows], m] += 1.0
+        if self._unheld is None:
+            count = np.sum([own >= 0 for own in labels], axis=0).clip(1)
+            mean = self._shifted.sum(axis=2) / count[:, None]
+            self._unheld = np.repeat(mean[:, :, None], len(labels), axis=2)
+        for m, held in enumerate(self._held):
+            if held is not None:
+                self._shifted[~held, :, m] = self._unheld[~held, :, m]
 
     def largest_singular_value(self) -> float:
         """Return sigma_1 of P."""
@@ -107,6 +117,7 @@ class DenseTensor:
             self.orientation,
             threshold.iterations,
         )
+        self._unheld = shrunk.copy()
         gap = self._shifted - self._dual - shrunk
         following = (self._shifted - shrunk) * ratio if ratio is not None else self._dual
         for m, held in enumerate(self._held):
@@ -122,6 +133,8 @@ class DenseTensor:
         """Leave out site m."""
         del self._held[m], self.blends[m]
         self._dual = np.delete(self._dual, m, axis=2)
+        if self._unheld is not None:
+            self._unheld = np.delete(self._unheld, m, axis=2)
 
 
 class StreamedTensor:
@@ -147,9 +160,11 @@ class StreamedTensor:
         self._n_rows = n_rows
         self._n_clusters = n_clusters
         self._held = list(held)
-        # P of the last round; Q/mu is P times the carry matrix, 0 where a site lacks the row
+        # P of the last round; from it the carry map makes Q/mu where a site holds the row, the
+        # unheld map G where it does not
         self._shifted = np.zeros((n_sites, n_rows * n_clusters))
         self._carry = np.zeros((n_sites, n_sites))
+        self._unheld: Floats | None = None
         self._gram = np.zeros((n_sites, n_sites))
         self._labels: list[Labels] = []
 
@@ -165,6 +180,8 @@ class StreamedTensor:
             for m, line in enumerate(work):
                 self._clear_missing(line, m, rows)
                 line[self._positions(m, rows)] += 1.0
+            self._fill_missing(work, part, rows)
+            for m, line in enumerate(work):
                 for other in range(m + 1):
                     self._gram[m, other] += np.dot(line, work[other])
             part[:] = work
@@ -183,8 +200,9 @@ class StreamedTensor:
         shrinking, sigma = gram_map(self._gram, threshold.tau, threshold.p, threshold.iterations)
         self.penalty = float((sigma**threshold.p).sum())
         self._carry = (np.eye(n_sites) - shrinking) * (ratio or 0.0)
+        self._unheld = np.ascontiguousarray(shrinking.T)
         blending = np.ascontiguousarray((shrinking - self._carry).T)
-        both = np.concatenate([blending, shrinking.T])
+        both = np.concatenate([blending, self._unheld])
         found = np.zeros(n_sites)
         residual = 0.0
         for rows, cells in self._blocks():
@@ -210,13 +228,13 @@ class StreamedTensor:
         """Leave out site m."""
         carry = np.ascontiguousarray(self._carry.T)
         for rows, cells in self._blocks():
-            work = carry @ self._shifted[:, cells]
-            for site, line in enumerate(work):
-                self._clear_missing(line, site, rows)
-            self._shifted[:, cells] = work
+            part = self._shifted[:, cells]
+            work = carry @ part
+            self._fill_missing(work, part, rows)
+            part[:] = work
         del self._held[m], self.blends[m]
         self._shifted = np.delete(self._shifted, m, axis=0)
-        self._carry = np.eye(len(self._held))
+        self._carry = self._unheld = np.eye(len(self._held))
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -232,6 +250,21 @@ class StreamedTensor:
         held = self._held[m]
         if held is not None:
             line.reshape(-1, self._n_clusters)[~held[rows]] = 0.0
+
+    def _fill_missing(self, work: Floats, part: Floats, rows: slice) -> None:
+        """Set P of the rows that a site lacks: to the last G, at first to the others' mean."""
+        if all(held is None for held in self._held):
+            return
+        shape = (len(self._held), -1, self._n_clusters)
+        if self._unheld is not None:
+            values = (self._unheld @ part).reshape(shape)
+        else:
+            count = np.sum([labels[rows] >= 0 for labels in self._labels], axis=0).clip(1)
+            mean = work.reshape(shape).sum(axis=0) / count[:, None]
+            values = np.broadcast_to(mean, (len(self._held), *mean.shape))
+        for m, held in enumerate(self._held):
+            if held is not None:
+                work[m].reshape(-1, self._n_clusters)[~held[rows]] = values[m][~held[rows]]
 
     def _blocks(self) -> Iterator[tuple[slice, slice]]:
         """Yield blocks of rows, each with the slice of its cells."""

@@ -53,22 +53,34 @@ def one_hot(labels, sites=SITES):
 class Naive:
     """The ADMM as the specification writes it, with H, G and Q as full tensors."""
 
-    def __init__(self, settings, labels):
+    def __init__(self, settings, labels, lam=None):
         self.settings, self.mu = settings, settings.mu0
         h = one_hot(labels)
         self.held = h.any(axis=1)
         self.q = np.zeros_like(h)
-        self.lam, self.g = settings.lam, np.zeros_like(h)
+        self.lam, self.g, self.fill = settings.lam, np.zeros_like(h), None
         if settings.profile == "plus":
-            sigma = np.linalg.svd(h.reshape(-1, h.shape[2]), compute_uv=False)
-            self.lam = settings.kappa * self.mu * sigma.max()
+            p = self.filled(h)
+            sigma = np.linalg.svd(p.reshape(-1, p.shape[2]), compute_uv=False)
+            self.lam = lam or settings.kappa * self.mu * sigma.max()
             self.shrink(h)
+
+    def filled(self, p):
+        """Entries that a site lacks are free: the last G, at first the others' mean."""
+        if self.fill is None:
+            mean = np.zeros(p.shape[:2])
+            for n, row in enumerate(self.held):
+                if row.any():
+                    mean[n] = p[n][:, row].mean(axis=1)
+            self.fill = np.repeat(mean[:, :, None], p.shape[2], axis=2)
+        return np.where(self.held[:, None, :], p, self.fill)
 
     def shrink(self, p):
         s = self.settings
         self.g, self.penalty = shrink(
-            p, self.lam / self.mu, s.p, s.orientation, s.gst_iterations, "svd"
+            self.filled(p), self.lam / self.mu, s.p, s.orientation, s.gst_iterations, "svd"
         )
+        self.fill = self.g
 
     def advance(self, labels):
         h = one_hot(labels)
@@ -146,11 +158,9 @@ def test_rounds_are_the_full_admm(profile, orientation, missing):
     lam = {"lam": 0.02} if profile == "paper" else {}
     run = driver(starts, profile, orientation=orientation, **lam)
     starts = {site: np.where(own >= 0, run.names[site][own], -1) for site, own in starts.items()}
-    slow = Naive(run.settings, starts)
-    if orientation == "view":  # lambda from the largest singular value of any slice
-        assert run.lam > 0
-        slow.lam = run.lam
-        slow.shrink(one_hot(starts))
+    # in "view" lambda is from the largest singular value of any slice
+    slow = Naive(run.settings, starts, run.lam if orientation == "view" else None)
+    assert run.lam > 0
     assert run.lam == pytest.approx(slow.lam)
     for round_ in range(60):
         for m, site in enumerate(SITES):
@@ -374,12 +384,10 @@ def test_after_a_drop_the_others_go_on_with_their_own_history(orientation, missi
     starts = labels_of(0, missing=missing)
     run = driver(starts, orientation=orientation)
     common = {s: np.where(own >= 0, run.names[s][own], -1) for s, own in starts.items()}
-    slow = Naive(run.settings, common)
-    slow.lam = run.lam
+    slow = Naive(run.settings, common, run.lam)
     for seed in range(3):
         labels = labels_of(seed, missing=missing)
         run.advance(labels, TRACES)
-        slow.shrink(one_hot(common))
         slow.advance(labels)
     run.drop("b")
     assert run.sites == ["a", "c"]
@@ -387,6 +395,7 @@ def test_after_a_drop_the_others_go_on_with_their_own_history(orientation, missi
         view_weights(np.array([4.0, 9.0]), 5.0).tolist()
     )
     slow.q, slow.held = slow.q[:, :, [0, 2]], slow.held[:, [0, 2]]
+    slow.fill = slow.fill[:, :, [0, 2]]
     labels = {site: labels_of(9, missing=missing)[site] for site in ("a", "c")}
     run.advance(labels, {"a": 1.0, "c": 2.0})
     h = one_hot(labels, ("a", "c"))
@@ -520,6 +529,32 @@ def test_labels_alone_are_checked_too():
 def test_first_labels_are_checked_too():
     with pytest.raises(ProtocolError, match="'c' has labels of shape"):
         driver(labels_of(0) | {"c": np.zeros(3, int)})
+
+
+# -- rows that one site lacks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", ["unfold", "identity", "cluster"])
+def test_a_label_that_nobody_contradicts_is_not_driven_away(orientation):
+    """With 0 for the missing label the tensor took the gap for disagreement (0% right)."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=120)
+    lacking = rng.choice(120, 24, replace=False)
+    labels = {"a": truth.copy(), "b": truth.copy()}
+    labels["a"][lacking] = -1
+    run = TensorDriver(
+        resolve_tensor(orientation=orientation, z_encoding="float64"),
+        3,
+        labels,
+        {"a": 1.0, "b": 1.0},
+        tol=0.0,
+        max_rounds=40,
+    )
+    common = {s: np.where(own >= 0, run.names[s][own], -1) for s, own in labels.items()}
+    while not run.done:
+        run.advance(common, {"a": 1.0, "b": 1.0})
+        z = run.query("b").z
+        assert (z[lacking].argmax(axis=1) == common["b"][lacking]).all()
 
 
 # -- one view that decides -------------------------------------------------------------------
