@@ -143,9 +143,7 @@ class _Pivots:
             pick = int(np.argmax(residual >= largest - equal))
             found.append((step, -round(largest / (TIE * self._unit)), int(self._index[pick])))
             free[pick] = False
-            direction = rows[pick]
-            for _ in range(2):  # once more, for what the first pass leaves by rounding
-                direction = direction - basis[:step].T @ (basis[:step] @ direction)
+            direction = rows[pick] - basis[:step].T @ (basis[:step] @ rows[pick])
             basis[step] = direction / np.linalg.norm(direction)
             residual -= (rows @ basis[step]) ** 2
             residual[pick] = -np.inf
