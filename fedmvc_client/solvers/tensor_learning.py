@@ -14,6 +14,7 @@ W as small as one likes. Every block is an exact minimisation or a majorise-mini
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -37,6 +38,30 @@ WEIGHT_STEPS = 3
 _LAPLACIAN_BOUND = 2.0
 #: Least view weight that a weight matrix is divided by.
 _LEAST_WEIGHT = 1e-300
+
+
+@dataclass(frozen=True)
+class WeightProblem:
+    """What the objective says of the weights alone, for a search over them.
+
+    Attributes
+    ----------
+    views : list of torch.Tensor of shape (d_v, n)
+        ``X_v + E_v`` of the views that take part.
+    view_weights : list of float
+    laplacians : list of torch.Tensor, or None
+    lam, beta, tau : float
+    targets : list of torch.Tensor of shape (k, n), or None
+        ``A diag(M_v) P'``; None before a start.
+    """
+
+    views: list[torch.Tensor]
+    view_weights: list[float]
+    laplacians: list[torch.Tensor] | None
+    lam: float
+    beta: float
+    tau: float
+    targets: list[torch.Tensor] | None
 
 
 class TensorLearning:
@@ -74,6 +99,7 @@ class TensorLearning:
     view_weights : ndarray of shape (V,)
         alpha; 0 for a view that the site lacks.
     factors : ConsensusFactors
+    device : torch.device
 
     Raises
     ------
@@ -111,7 +137,7 @@ class TensorLearning:
             )
         self.rank = rank
         self.n_features = [len(view) for view in views]
-        self._device = resolve_device(device)
+        self.device = resolve_device(device)
         self._n_threads = n_threads
         self._beta, self._lam, self._mu, self._temp = beta, lam, mu, temp
         #: Views that take part, and the tensors of each.
@@ -121,7 +147,7 @@ class TensorLearning:
                 f"{name} has {len(views)} views and 0 of them vary: check the files or the columns"
             )
         masks = observed or [None] * len(views)
-        self._views = [FeatureView(views[v], masks[v], self._device) for v in self._active]
+        self._views = [FeatureView(views[v], masks[v], self.device) for v in self._active]
         self.factors = ConsensusFactors(tau / rank, ridge / len(self._views), simplex)
         self._alpha = torch.full((len(self._views),), 1.0 / len(self._views), dtype=torch.float64)
         self._laplacians: list[torch.Tensor] = []
@@ -159,7 +185,7 @@ class TensorLearning:
             view = self._views[v]
             view.forget()
             given = np.ascontiguousarray(weights[self._active[v]], dtype=np.float64)
-            view.weights = torch.tensor(given, device=self._device)
+            view.weights = torch.tensor(given, device=self.device)
             view.weights[view.dead] = 0.0
             return polar(view.weights.T @ view.filled)
 
@@ -267,15 +293,36 @@ class TensorLearning:
         fit = float((self._alpha * self._errors()).sum())
         return sum(self._each(penalties)) + fit + consensus + self._temp * entropy
 
+    def problem(self) -> WeightProblem:
+        """Return what a search over the weights needs."""
+        started = hasattr(self.factors, "samples")
+        return WeightProblem(
+            views=[view.filled for view in self._views],
+            view_weights=self._alpha.tolist(),
+            laplacians=self._laplacians or None,
+            lam=self._lam,
+            beta=self._beta,
+            tau=self.factors.weight * self.rank,
+            targets=[self.factors.model(v) for v in range(len(self._views))] if started else None,
+        )
+
+    def gather(self, weights: Sequence[Floats]) -> list[Floats]:
+        """Return the weights of the views that take part, of those of all views."""
+        return [weights[v] for v in self._active]
+
+    def spread(self, weights: Sequence[Floats]) -> list[Floats]:
+        """Undo `gather`, with 0 for the views that the site lacks."""
+        found = [np.zeros((d, self.rank)) for d in self.n_features]
+        for v, part in zip(self._active, weights, strict=True):
+            found[v] = part
+        return found
+
     # -- what came out ---------------------------------------------------------------------------
 
     @property
     def weights(self) -> list[Floats]:
         """W_v (d_v, k) of every view; 0 for one that the site lacks."""
-        found = [np.zeros((d, self.rank)) for d in self.n_features]
-        for v, view in zip(self._active, self._views, strict=True):
-            found[v] = view.weights.cpu().numpy().copy()
-        return found
+        return self.spread([view.weights.cpu().numpy().copy() for view in self._views])
 
     @property
     def embeddings(self) -> list[Floats | None]:
@@ -316,7 +363,7 @@ class TensorLearning:
             function,
             results.append,
             len(self._views),
-            device=self._device,
+            device=self.device,
             n_threads=self._n_threads,
         )
         return results
