@@ -32,6 +32,10 @@ PROFILES: dict[str, dict[str, Any]] = {
 PENALTIES = {True: {"beta": 1e-4, "lam": 0.0}, False: {"beta": 0.01, "lam": 0.1}}
 
 
+#: What the swarm may look for.
+SEARCHES = ("off", "weights", "keys")
+
+
 @dataclass(frozen=True)
 class MUFSHTSettings:
     """Parameters with every default filled in.
@@ -52,6 +56,7 @@ def resolve_mufsht(
     n_clusters: int,
     profile: str | None,
     rank: str | None,
+    search: str,
     text: bool,
     simplex: str,
     ratio: float,
@@ -65,7 +70,7 @@ def resolve_mufsht(
 
     Parameters
     ----------
-    n_clusters, profile, rank, text, simplex, ratio, max_iter, tol, random_state, device
+    n_clusters, profile, rank, search, text, simplex, ratio, max_iter, tol, random_state, device
         As the estimator's.
     **penalties : float or None
         ``tau``, ``beta``, ``lam`` and ``mu``.
@@ -93,6 +98,8 @@ def resolve_mufsht(
     rule: Any = defaults["rank"] if rank is None else rank
     if rule not in get_args(RankingRule):
         raise ConfigError(f'rank "{rule}" is unknown; use "gated_pivot" or "row_norm"')
+    if search not in SEARCHES:
+        raise ConfigError(f'search "{search}" is unknown; use "off", "weights" or "keys"')
     if simplex not in get_args(Simplex):
         raise ConfigError(f'simplex "{simplex}" is unknown; use "view", "sample" or "none"')
     resolve_device(device)

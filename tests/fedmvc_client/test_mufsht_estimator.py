@@ -110,6 +110,35 @@ def test_the_constructor_only_stores():
         model.fit(VIEWS)
 
 
+# -- the swarm ---------------------------------------------------------------------------------
+
+
+def test_a_search_over_weights_ends_no_lower_than_the_svd_start():
+    """The paper's closed loop works, and is not worth its time."""
+    plain = mufsht(tol=1e-5).fit(VIEWS)
+    searched = mufsht(search="weights", tol=1e-5).fit(VIEWS)
+    assert searched.objective_history_[-1] > plain.objective_history_[-1] - 1e-3
+    assert searched.objective_history_[-1] < searched.objective_history_[0]
+    again = mufsht(search="weights", tol=1e-5).fit(VIEWS)
+    assert again.objective_history_ == searched.objective_history_
+    holes = [*without_cells(VIEWS, 0.1, 0), np.full((90, 4), np.nan)]
+    assert mufsht(search="weights").fit(holes).view_weights_[3] == 0
+
+
+def test_a_search_over_keys_reorders_the_head_only():
+    plain = mufsht(ratio=0.3).fit(VIEWS)
+    searched = mufsht(ratio=0.3, search="keys").fit(VIEWS)
+    assert sorted(searched.ranking_.tolist()) == list(range(36))
+    assert set(searched.ranking_[:11]) != set(plain.ranking_[:11])
+    place = {feature: i for i, feature in enumerate(plain.ranking_.tolist())}
+    for part in (searched.ranking_[:11], searched.ranking_[11:]):
+        places = [place[feature] for feature in part.tolist()]
+        assert places == sorted(places)
+    assert np.array_equal(searched.scores_, plain.scores_)
+    again = mufsht(ratio=0.3, search="keys").fit(VIEWS)
+    assert np.array_equal(again.ranking_, searched.ranking_)
+
+
 # -- selection -------------------------------------------------------------------------------------
 
 
@@ -270,6 +299,7 @@ def test_negative_text_is_refused():
         ({"n_clusters": 2.5}, "n_clusters is 2.5"),
         ({"profile": "plus"}, '"plus" is unknown; use "gated" or "paper"'),
         ({"rank": "variance"}, '"variance" is unknown'),
+        ({"search": "features"}, '"features" is unknown'),
         ({"simplex": "rows"}, '"rows" is unknown'),
         ({"tau": -1.0}, "tau is -1.0"),
         ({"beta": np.nan}, "beta is nan"),
