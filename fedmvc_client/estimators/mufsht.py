@@ -59,9 +59,9 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         features late, or the length of the rows.
     search : {"off", "weights", "keys"}, default "off"
         HC-THRO, the paper's swarm. "weights": its closed loop instead of the SVD start, two rounds
-        of 20 iterations and 5 sweeps; it ends at a higher objective. "keys": look for ``ratio`` of
-        the features that explain the embeddings better than the first of the ranking; clustering
-        does not follow that criterion.
+        of 20 iterations and 5 sweeps; after as many sweeps its objective is higher. "keys": look
+        for ``ratio`` of the features that explain the embeddings better than the ranking's first;
+        clustering does not follow that criterion.
     tau : float, optional
         Pull of the views' embeddings towards each other, 0 or more.
     beta, lam : float, optional
