@@ -36,7 +36,7 @@ from configs.tensor_profiles import (
 __all__ = ["FedHKOptions", "Method", "PrivacyOptions", "QuorumOptions", "RunPlan", "TensorOptions"]
 
 Method = Literal["fedhk-mvfc", "tensor-fmvc"]
-#: The table and the profiles of each method.
+#: The table and the profiles of each method; a third profile is refused with its own sentence.
 _TABLES = {"fedhk-mvfc": "fedhk", "tensor-fmvc": "tensor"}
 _PROFILES = {
     "fedhk-mvfc": get_args(Profile),
@@ -198,8 +198,8 @@ class RunPlan(Table):
         profiles = _PROFILES[self.method]
         if self.profile is not None and self.profile not in profiles:
             raise ValueError(
-                f"profile is {self.profile!r}; allowed: {', '.join(map(repr, profiles))} (or leave "
-                "it out)"
+                f"profile is {self.profile!r}; allowed: "
+                f"{', '.join(map(repr, profiles[:2]))} (or leave it out)"
             )
         reason = refusal(
             self.method,

@@ -65,7 +65,7 @@ def check(
     if checked is not None:
         enforce_plan(config.name, config.policy, checked)
         if checked.method == "tensor-fmvc":
-            _check_vertical(site, config, schema, data)
+            _check_vertical(site, config, schema, data, checked)
     report = {
         "site": config.name,
         "rows": data.report.rows,
@@ -87,13 +87,19 @@ def check(
         _print_report(report)
 
 
-def _check_vertical(site: Path, config: SiteConfig, schema: DataSchema, data: SiteData) -> None:
-    """Refuse what a vertical run would refuse at this site: views, ids, linkage key."""
+def _check_vertical(
+    site: Path, config: SiteConfig, schema: DataSchema, data: SiteData, plan: RunPlan
+) -> None:
+    """Refuse what a vertical run would refuse at this site: views, rows, ids, linkage key."""
+    from fedmvc_client.solvers.preprocessing import prepare_rows
     from privacy.alignment import normalise_ids, read_linkage_key
 
     one_view_only(config.name, len(data.views))
     normalise_ids(data.ids, schema.id_rule, config.name)
     read_linkage_key(site / config.keys.linkage)
+    for name, view in data.views.items():
+        sentence = f"view '{name}' of site '{config.name}'"
+        prepare_rows(view, plan.n_clusters, plan.tensor.scaling, sentence)
 
 
 def _print_report(report: dict[str, Any]) -> None:

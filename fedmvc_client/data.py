@@ -29,7 +29,7 @@ class DataReport:
     outside_bounds : mapping of view to mapping of column to int
         Observed cells outside the declared bounds, for each column that has some. They are kept.
     lacking_view : mapping of view to int
-        Records that the view's file does not have.
+        Records that the view's file does not have, or without any observed cell.
     """
 
     rows: int
@@ -102,15 +102,18 @@ def load_site(site_dir: Path, schema: DataSchema, config: SiteConfig) -> SiteDat
     }
     ids = sorted(set().union(*(table.ids for table in tables.values())))
     row_of = {record: row for row, record in enumerate(ids)}
+    views = {view.name: _array(tables[view.name], view, row_of) for view in held}
     return SiteData(
         ids=tuple(ids),
-        views={view.name: _array(tables[view.name], view, row_of) for view in held},
+        views=views,
         schema=schema,
         report=DataReport(
             rows=len(ids),
             missing={view.name: _missing(tables[view.name]) for view in held},
             outside_bounds={view.name: _outside(tables[view.name], view) for view in held},
-            lacking_view={view.name: len(ids) - len(tables[view.name].ids) for view in held},
+            lacking_view={
+                name: int(np.isnan(array).all(axis=1).sum()) for name, array in views.items()
+            },
         ),
     )
 

@@ -45,7 +45,7 @@ def write_results(folder: Path, result: Outcome) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as name:
         draft = Path(name) / "results"
-        draft.mkdir()
+        draft.mkdir(mode=0o750)  # of patients: not for every user of the machine
         pq.write_table(membership_table(result), draft / "membership.parquet")
         if isinstance(result, SiteResult):
             np.savez(draft / "personal_model.npz", **result.personal_model.arrays())  # type: ignore[arg-type]

@@ -265,9 +265,9 @@ class SiteWorker:
         folder = self._run_folder(run_id)
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f"{name}.part"
-        with draft.open("wb") as file:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())

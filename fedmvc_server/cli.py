@@ -164,7 +164,8 @@ def simulate(
     elif result.rounds:
         print(summary(result, out, scores))
         if result.status == "completed":
-            print(f"each site's memberships: {data}/SITE/results/{result.run_id}")
+            kept = "memberships" if result.model is not None else "labels"
+            print(f"each site's {kept}: {data}/SITE/results/{result.run_id}")
     if unscored is not None:
         _end(unscored.code, f"the run completed but is not scored: {unscored.public_message}")
     _end(result.exit_code, result.stop_reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import socket
 import ssl
 import tempfile
@@ -34,8 +35,11 @@ START_TIMEOUT = 180.0
 """Seconds until a submitted run must be running."""
 SILENCE_TIMEOUT = 120.0
 """Seconds the SuperLink may be silent before the run is given up."""
+log = logging.getLogger("fedmvc")
+
 _STATUS_PERIOD = 5.0  # a status costs a process of Flower's command line
 _RESULT_GRACE = 5.0
+_FIRST_WORD = 20.0  # seconds between two words on a run that has no round yet
 
 Progress = Callable[[dict[str, str]], None]
 
@@ -172,7 +176,7 @@ class _Results:
         self.folder = folder
         self._on_progress = on_progress
         self._before = {name: self._stamp(name) for name in ("result.json", "rounds.csv")}
-        self._rows_shown = 0
+        self.rows_shown = 0
 
     def exit_code(self) -> int | None:
         """Exit code in a complete ``result.json`` of this run, if there is one."""
@@ -189,9 +193,9 @@ class _Results:
         text = self._read_new("rounds.csv")
         complete = text[: text.rfind("\n") + 1]
         rows = list(csv.DictReader(complete.splitlines()))
-        for row in rows[self._rows_shown :]:
+        for row in rows[self.rows_shown :]:
             self._on_progress(row)
-        self._rows_shown = max(self._rows_shown, len(rows))
+        self.rows_shown = max(self.rows_shown, len(rows))
 
     def _read_new(self, name: str) -> str:
         stamp = self._stamp(name)
@@ -214,13 +218,20 @@ def _await_end(
     flower: FlowerCli, run_id: int, server: str, results: _Results, poll_s: float
 ) -> RunStatus:
     submitted = heard = time.monotonic()
-    next_status = submitted
+    next_status, next_word = submitted, submitted + _FIRST_WORD
     while True:
         results.show_new_rounds()
         if results.exit_code() is not None:
             results.show_new_rounds()
             return RunStatus("finished", "completed", "")
         now = time.monotonic()
+        if now >= next_word and not results.rows_shown:
+            next_word = now + _FIRST_WORD
+            log.info(
+                "no round after %.0f s: waiting for the sites that quorum.min_sites asks for, or "
+                "for what they do before round 1",
+                now - submitted,
+            )
         if now >= next_status:
             try:
                 status = flower.status(run_id)

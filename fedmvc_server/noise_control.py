@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from configs.errors import ConfigError, DataRefused, error_for_code
 from configs.plan import RunPlan
 from configs.tensor_profiles import SAMPLE_ORDER_WARNING
-from fedmvc_server.evaluation import accuracy, match_truth, read_truth, score
-from fedmvc_server.simulation import shared_rows, simulate
+from fedmvc_server.evaluation import accuracy, match_truth, score
+from fedmvc_server.scores import read_truth_by_rule
+from fedmvc_server.simulation import id_rule_of, shared_rows, simulate
 
 __all__ = ["NoiseControl", "noise_control"]
 
@@ -103,6 +104,9 @@ def noise_control(
     ids: list[str] = []
     if data is not None:
         ids, views = shared_rows(data)
+    known: Labels | None = None
+    if data is not None and truth is not None:
+        known = match_truth(read_truth_by_rule(truth, id_rule_of(data)), ids, truth.name)
     columns = (
         {site: view.shape[1] for site, view in views.items()}
         if views is not None
@@ -113,7 +117,7 @@ def noise_control(
     noise = _on_noise(_Runs(_without_floors(plan)), n_rows, columns, progress)
     permutation = None
     if views is not None:
-        permutation = _on_permutation(runs, ids, views, truth, progress)
+        permutation = _on_permutation(runs, ids, views, known, progress)
     passed = noise["passed"] and (permutation is None or permutation["passed"])
     if plan.tensor_settings().orientation == "sample":
         runs.warn([SAMPLE_ORDER_WARNING])
@@ -191,7 +195,7 @@ def _on_permutation(
     runs: _Runs,
     ids: Sequence[str],
     views: Views,
-    truth: Path | None,
+    known: Labels | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     progress(f"the {len(ids)} shared rows in order of their ids")
@@ -200,8 +204,7 @@ def _on_permutation(
     permuted = runs.permuted(views)
     agreement = _agreement(given, permuted)
     found: dict[str, Any] = {"rows": len(ids), "agreement": agreement}
-    if truth is not None:
-        known = match_truth(read_truth(truth), ids, truth.name)
+    if known is not None:
         found["given_order"], found["permuted"] = score(known, given), score(known, permuted)
     return {**found, "limit": ORDER_LIMIT, "passed": bool(1.0 - agreement <= ORDER_LIMIT)}
 

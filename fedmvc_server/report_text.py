@@ -83,8 +83,9 @@ def _of_labels(result: RunResult) -> list[str]:
     lines = [f"patients     {metrics['rows']} that all sites hold (lists: {lists})"]
     for site, view in metrics["views"].items():
         lines.append(
-            f"site '{site}': view {view}, weight {metrics['view_weights'][site]:.3f}, its own "
-            f"clustering agrees on {metrics['agreement'][site]:.1%} of its rows "
+            f"site '{site}': view {view}, weight {metrics['view_weights'][site]:.3f} "
+            f"({metrics['vote_shares'][site]:.1%} of the vote), its own clustering agrees on "
+            f"{metrics['agreement'][site]:.1%} of its rows "
             f"(NMI {metrics['agreement_nmi'][site]:.3f})"
         )
     sizes = metrics["cluster_sizes"][:_CLUSTERS_SHOWN]

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from configs.plan import RunPlan
 from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, score
 from fedmvc_server.runner import RunResult
+from privacy.alignment import normalise_id
 
-__all__ = ["horizontal_scores", "vertical_scores"]
+__all__ = ["horizontal_scores", "read_truth_by_rule", "vertical_scores"]
 
 Scores = dict[str, dict[str, float]]
 
@@ -62,20 +63,24 @@ def _pooled_views(records: Sequence[Any], result: RunResult) -> list[NDArray[np.
     return blocks
 
 
+def read_truth_by_rule(truth: Path, rule: str) -> dict[str, int]:
+    """Read a truth file (see `read_truth`) with ids as a vertical run compares them."""
+    return {normalise_id(record, rule): label for record, label in read_truth(truth).items()}
+
+
 def vertical_scores(
-    plan: RunPlan, records: Mapping[str, Any], result: RunResult, truth: Path
+    plan: RunPlan, records: Mapping[str, Any], result: RunResult, truth: Path, rule: str
 ) -> Scores:
     """Score the shared records' labels beside the aligned vote and each site alone.
 
-    Parameters are those of `horizontal_scores`. k-means on the views side by side is shown where
-    all sites write the shared records' ids alike.
+    Parameters are those of `horizontal_scores` and the schema's ``id_rule``.
     """
-    known = read_truth(truth)
+    known = read_truth_by_rule(truth, rule)
     names = sorted(records)
     scores: Scores = {}
     first = result.site_results[names[0]]
     shared = first.labels >= 0
-    expected = match_truth(known, _chosen(first.ids, shared), truth.name)
+    expected = match_truth(known, _chosen(first.ids, shared, rule), truth.name)
     scores[f"{plan.method} ({plan.tensor_settings().profile})"] = score(
         expected, first.labels[shared]
     )
@@ -84,26 +89,25 @@ def vertical_scores(
         own = result.site_results[name]
         held = own.view_labels >= 0
         scores[f"site '{name}' alone"] = score(
-            match_truth(known, _chosen(own.ids, held), truth.name), own.view_labels[held]
+            match_truth(known, _chosen(own.ids, held, rule), truth.name), own.view_labels[held]
         )
-    views = _side_by_side([records[name] for name in names], _chosen(first.ids, shared))
-    if views:
-        scores["k-means on the views side by side"] = score(
-            expected, pooled_kmeans(views, plan.n_clusters, plan.seed)
-        )
+    views = _side_by_side([records[name] for name in names], _chosen(first.ids, shared, rule), rule)
+    scores["k-means on the views side by side"] = score(
+        expected, pooled_kmeans(views, plan.n_clusters, plan.seed)
+    )
     return scores
 
 
-def _chosen(ids: Sequence[str], mask: NDArray[np.bool_]) -> list[str]:
-    return [record for record, chosen in zip(ids, mask, strict=True) if chosen]
+def _chosen(ids: Sequence[str], mask: NDArray[np.bool_], rule: str) -> list[str]:
+    return [normalise_id(record, rule) for record, chosen in zip(ids, mask, strict=True) if chosen]
 
 
-def _side_by_side(records: Sequence[Any], ids: Sequence[str]) -> list[NDArray[np.float64]]:
-    """Return each view's rows in the order of ``ids``; none where a site writes ids otherwise."""
+def _side_by_side(
+    records: Sequence[Any], ids: Sequence[str], rule: str
+) -> list[NDArray[np.float64]]:
+    """Return each view's rows in the order of ``ids``."""
     blocks: list[NDArray[np.float64]] = []
     for site in records:
-        row_of = {record: i for i, record in enumerate(site.ids)}
-        if any(record not in row_of for record in ids):
-            return []
+        row_of = {normalise_id(record, rule): i for i, record in enumerate(site.ids)}
         blocks.extend(view[[row_of[record] for record in ids]] for view in site.views.values())
     return blocks

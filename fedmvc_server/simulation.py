@@ -28,7 +28,14 @@ from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
 from privacy.alignment import normalise_id
 
-__all__ = ["hosted_sites", "score_folders", "shared_rows", "simulate", "simulate_folders"]
+__all__ = [
+    "hosted_sites",
+    "id_rule_of",
+    "score_folders",
+    "shared_rows",
+    "simulate",
+    "simulate_folders",
+]
 
 Backend = Literal["inprocess", "ray"]
 Arrays = Mapping[str, Mapping[str, Sequence[np.ndarray[Any, Any] | None]]]
@@ -241,8 +248,13 @@ def score_folders(
     sources = {w.site: w.source for w in _folder_workers(site_folders(data)).values()}
     records = {name: sources[name].load() for name in sorted(result.site_results)}
     if plan.method == "tensor-fmvc":
-        return vertical_scores(plan, records, result, truth)
+        return vertical_scores(plan, records, result, truth, id_rule_of(data))
     return horizontal_scores(plan, records, result, truth)
+
+
+def id_rule_of(data: Path) -> str:
+    """Return the ``id_rule`` of the first site folder; a vertical run needs the same at all."""
+    return DataSchema.load(site_folders(data)[0] / "schema.toml").id_rule
 
 
 def shared_rows(data: Path) -> tuple[list[str], dict[str, Any]]:

@@ -85,9 +85,9 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "birth dates, are not hidden by that.",
         "Who has the linkage key keeps that ability: when a site leaves, the others replace the "
         "key before the next run.",
-        "The server deletes the tokens after matching, which is a promise and not a proof; Flower's "
-        "SuperLink, where it keeps a database on disk, may hold remains of them. Two runs of one "
-        "plan have equal tokens, so their lists can be compared: change the plan's seed for a "
+        "The server deletes the tokens after matching, which is a promise and not a proof; where "
+        "Flower's SuperLink keeps a database on disk, that may hold remains of them. Two runs of "
+        "one plan have equal tokens, so their lists can be compared: change the plan's seed for a "
         "fresh start.",
         f"At the start and in each round, at most {plan.max_rounds}, the server gets from every "
         f"site a label (1 of {plan.n_clusters} clusters) for each common row and one number on how "
@@ -100,8 +100,10 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "and read from the labels and that number how alike any two patients are in a site's view: "
         "the site trusts the server not to. A site checks order, shapes and that the rows stay the "
         "same, no more.",
-        "A refusal tells the server counts, such as of rows or of repeated ids, and never an id or "
-        "a value.",
+        "A refusal tells the server counts, such as of rows or of repeated ids, names of columns "
+        "and numbers of lines in a file, and never an id or a value.",
+        "Labels, ids and what a stopped run left lie in the site's own folders (results, state), "
+        "closed to other users of the machine, until somebody removes them.",
         "At the end every site receives the final label and the vote's label of each common row; "
         "the server keeps the sites' weights and how far their groupings agree.",
     )

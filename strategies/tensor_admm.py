@@ -21,7 +21,7 @@ from strategies.label_coding import Blend
 from strategies.statistics import Floats
 from strategies.tensor_blending import DenseTensor, StreamedTensor, Threshold
 
-__all__ = ["TensorDriver", "TensorQuery", "TensorResult", "one_sided", "view_weights"]
+__all__ = ["TensorDriver", "TensorQuery", "TensorResult", "doubts", "view_weights", "vote_shares"]
 
 #: From this share of the final vote on, one view's labels are the result.
 ONE_SIDED = 0.9
@@ -68,6 +68,7 @@ class TensorResult:
         Last labels of each site in common names.
     alone : dict of str to ndarray of shape (N,), int64
         What each site's view says alone, in the result's names.
+    n_clusters : int
     """
 
     labels: Labels
@@ -78,6 +79,7 @@ class TensorResult:
     pairwise: Floats
     site_labels: dict[str, Labels]
     alone: dict[str, Labels]
+    n_clusters: int
 
 
 def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
@@ -104,33 +106,44 @@ def view_weights(traces: Floats, r: float, floor: float = 0.0) -> Floats:
     return np.asarray(raw / raw.sum())
 
 
-def one_sided(weights: Floats, r: float, names: Sequence[str], agreement: float) -> str | None:
-    """Say that one view alone decides the result.
+def vote_shares(weights: Floats, r: float) -> Floats:
+    """Share (M,) of each view in the final vote: alpha^r over the sum of all (Eq. 33)."""
+    return np.asarray(weights**r / (weights**r).sum())
+
+
+def doubts(result: TensorResult, r: float, names: Sequence[str]) -> list[str]:
+    """Say what a reader of the result should doubt: one view that decides, empty clusters.
 
     Parameters
     ----------
-    weights : ndarray of shape (M,)
-        alpha.
+    result : TensorResult
     r : float
     names : sequence of str
         What a sentence calls the views.
-    agreement : float
-        Share of the rows on which the aligned vote is the result.
 
     Returns
     -------
-    str or None
-        A warning where its alpha^r is `ONE_SIDED` of all; None elsewhere.
+    list of str
     """
-    share = weights**r / (weights**r).sum()
+    known = result.labels >= 0
+    sentences = []
+    share = vote_shares(result.view_weights, r)
     most = int(share.argmax())
-    if len(names) < 2 or share[most] < ONE_SIDED:
-        return None
-    return (
-        f"{names[most]} has {share[most]:.0%} of the final vote, so the result is close to its "
-        "clustering alone, right or wrong (Eq. 21 trusts tight clusters); the aligned vote agrees "
-        f"on {agreement:.0%} of the rows: compare the two, raise r or leave the view out"
-    )
+    if len(names) > 1 and share[most] >= ONE_SIDED:
+        agreement = (result.labels == result.vote)[known].mean()
+        sentences.append(
+            f"{names[most]} has {share[most]:.0%} of the final vote, so the result is close to its "
+            "clustering alone, right or wrong (Eq. 21 trusts tight clusters); the aligned vote "
+            f"agrees on {agreement:.0%} of the rows: compare the two, raise r or leave the view out"
+        )
+    n_clusters = result.n_clusters
+    found = np.unique(result.labels[known]).size
+    if found < n_clusters:
+        sentences.append(
+            f"{n_clusters - found} of {n_clusters} clusters are empty: ask for fewer, or doubt the "
+            "settings"
+        )
+    return sentences
 
 
 class TensorDriver:
@@ -293,6 +306,7 @@ class TensorDriver:
             np.array(pairwise),
             dict(zip(self.sites, final, strict=True)),
             dict(zip(self.sites, starts, strict=True)),
+            self.n_clusters,
         )
 
     # -- inside ------------------------------------------------------------------------------

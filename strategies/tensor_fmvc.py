@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from strategies.messages import (
     unpack_labels,
 )
 from strategies.run_state import Exchange
-from strategies.tensor_admm import TensorDriver, TensorResult, one_sided
+from strategies.tensor_admm import TensorDriver, TensorResult, doubts, vote_shares
 
 Replies = dict[str, Any]
 Labels = NDArray[np.int64]
@@ -107,15 +108,16 @@ class TensorStrategy(FederatedStrategy):
         self._require_two()
         tokens = {s: replies[s].tokens for s in self.sites}
         n_shared, shared = intersect(tokens)
-        self._check_overlap(n_shared)
+        self._check_overlap(n_shared, usual)
         return shared, n_shared, {site: len(t) for site, t in tokens.items()}
 
-    def _check_overlap(self, n_shared: int) -> None:
+    def _check_overlap(self, n_shared: int, rule: str) -> None:
         least = self.plan.tensor.min_overlap
         if n_shared < least:
+            way_out = "check that all use the same linkage key and id column, or lower it"
             raise DataRefused(
                 f"the {len(self.sites)} sites share fewer patients than tensor.min_overlap = "
-                f"{least}: check that all use the same linkage key and id column, or lower it",
+                f"{least}: {'lower it' if rule == ROW_NUMBER else way_out}",
                 local_detail=f"{n_shared} shared",
             )
         if self.plan.n_clusters > n_shared:
@@ -241,15 +243,10 @@ class TensorStrategy(FederatedStrategy):
             np.bincount(column[column >= 0], minlength=k).tolist()
             for column in (result.labels, result.vote)
         )
-        agreement = float((result.labels == result.vote)[known].mean())
-        sentence = one_sided(
-            result.view_weights,
-            self.plan.tensor.r,
-            [f"site '{site}'" for site in driver.sites],
-            agreement,
-        )
-        if sentence is not None:
+        settings = self.plan.tensor_settings()
+        for sentence in doubts(result, settings.r, [f"site '{site}'" for site in driver.sites]):
             self.warn(sentence)
+        shares = vote_shares(result.view_weights, settings.r)
         self.metrics = {
             "objective": driver.objective,
             "rows": int(known.size),
@@ -260,14 +257,16 @@ class TensorStrategy(FederatedStrategy):
                 for site in driver.sites
             },
             "view_weights": dict(zip(driver.sites, result.view_weights.tolist(), strict=True)),
+            "vote_shares": dict(zip(driver.sites, shares.tolist(), strict=True)),
             "cluster_sizes": sizes,
             "aligned_vote": {
                 "cluster_sizes": vote_sizes,
-                "agreement": agreement,
+                "agreement": float((result.labels == result.vote)[known].mean()),
             },
             "agreement": dict(zip(driver.sites, result.agreement.tolist(), strict=True)),
             "agreement_nmi": dict(zip(driver.sites, result.agreement_nmi.tolist(), strict=True)),
             "pairwise_agreement": result.pairwise.tolist(),
+            "settings": asdict(settings),
         }
 
 

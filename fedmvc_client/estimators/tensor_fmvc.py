@@ -18,7 +18,7 @@ from fedmvc_client.estimators.validation import (
 )
 from fedmvc_client.solvers.devices import resolve_device
 from fedmvc_client.solvers.tensor_site import TensorSite
-from strategies.tensor_admm import TensorDriver, one_sided
+from strategies.tensor_admm import TensorDriver, doubts
 
 __all__ = ["TensorFMVC"]
 
@@ -282,15 +282,8 @@ class TensorFMVC(ClusterMixin, BaseEstimator):
         unlabelled = int((self.labels_ < 0).sum())
         if unlabelled:
             self.warnings_.append(f"{unlabelled} rows hold no observed cell: their label is -1")
-        known = self.labels_ >= 0
-        sentence = one_sided(
-            self.view_weights_,
-            settings.r,
-            [f"view {m}" for m in range(len(sites))],
-            float((self.labels_ == self.vote_labels_)[known].mean()),
-        )
-        if sentence is not None:
-            self.warnings_.append(sentence)
+        names = [f"view {m}" for m in range(len(sites))]
+        self.warnings_ += doubts(driver.result(), settings.r, names)
         if not driver.converged:
             self.warnings_.append(
                 f"stopped at max_iter = {self.max_iter} before labels and tensor agreed to tol = "

@@ -283,7 +283,7 @@ def test_a_plan_holds_its_own_methods_table_only():
     [
         ({"n_clusters": 1}, "n_clusters is 1: method 'tensor-fmvc' needs at least 2 clusters"),
         ({"fedhk": {}}, "table [fedhk] belongs to method 'fedhk-mvfc'"),
-        ({"profile": "robust"}, "profile is 'robust'; allowed: 'plus', 'paper', 'consensus'"),
+        ({"profile": "robust"}, "profile is 'robust'; allowed: 'plus', 'paper' (or leave"),
         ({"profile": "consensus"}, "profile 'consensus' is not available in this version"),
         ({"tensor": {"p": 0.0}}, "tensor.p is 0.0; allowed: a number above 0 and at most 1"),
         ({"tensor": {"lambda": 2.0}}, "lambda belongs to profile 'paper'; 'plus' has kappa"),

@@ -8,7 +8,13 @@ from threadpoolctl import threadpool_limits
 
 from configs.errors import ProtocolError, QuorumLost
 from configs.tensor_profiles import MU_MAX, resolve_tensor
-from strategies.tensor_admm import TensorDriver, one_sided, view_weights
+from strategies.tensor_admm import (
+    TensorDriver,
+    TensorResult,
+    doubts,
+    view_weights,
+    vote_shares,
+)
 from strategies.tensor_blending import DenseTensor, StreamedTensor, Threshold
 from strategies.tensor_svd import shrink
 
@@ -557,13 +563,19 @@ def test_a_label_that_nobody_contradicts_is_not_driven_away(orientation):
         assert (z[lacking].argmax(axis=1) == common["b"][lacking]).all()
 
 
-# -- one view that decides -------------------------------------------------------------------
+# -- what a reader should doubt ---------------------------------------------------------------
+
+
+def outcome(weights, labels=(0, 1, 2), vote=(0, 1, 2), n_clusters=3):
+    labels, vote, none = np.array(labels), np.array(vote), np.zeros(0)
+    return TensorResult(labels, vote, np.array(weights), none, none, none, {}, {}, n_clusters)
 
 
 def test_one_view_that_decides_is_named_with_its_share_and_the_votes_agreement():
-    sentence = one_sided(np.array([0.1, 0.8, 0.1]), 5.0, ["site 'a'", "site 'b'", "site 'c'"], 0.31)
+    names = ["site 'a'", "site 'b'", "site 'c'"]
+    (sentence,) = doubts(outcome([0.1, 0.8, 0.1], vote=(0, 2, 1)), 5.0, names)
     assert sentence.startswith("site 'b' has 100% of the final vote")
-    assert "the aligned vote agrees on 31% of the rows" in sentence
+    assert "the aligned vote agrees on 33% of the rows" in sentence
 
 
 @pytest.mark.parametrize(
@@ -571,5 +583,13 @@ def test_one_view_that_decides_is_named_with_its_share_and_the_votes_agreement()
     [([0.4, 0.3, 0.3], 5.0), ([0.6, 0.4], 5.0), ([0.8, 0.1, 0.1], 1.1), ([1.0], 5.0)],
 )
 def test_views_that_share_the_vote_are_no_reason_to_warn(weights, r):
-    names = [str(m) for m in range(len(weights))]
-    assert one_sided(np.array(weights), r, names, 1.0) is None
+    assert doubts(outcome(weights), r, [str(m) for m in range(len(weights))]) == []
+
+
+def test_empty_clusters_are_counted():
+    (sentence,) = doubts(outcome([0.5, 0.5], labels=(1, 1, -1), n_clusters=4), 5.0, ["a", "b"])
+    assert sentence.startswith("3 of 4 clusters are empty")
+
+
+def test_vote_shares_are_alpha_to_the_r():
+    assert vote_shares(np.array([0.6, 0.4]), 2.0).tolist() == pytest.approx([36 / 52, 16 / 52])
