@@ -75,3 +75,30 @@ def test_a_vertical_plan_is_checked_against_the_site_too(tmp_path):
     assert fine.code == 0
     assert keyless.code == 2
     assert "linkage key 'linkage.key' does not exist" in keyless.sentence
+
+
+def test_a_record_without_an_observed_cell_lacks_the_view(tmp_path):
+    synthesize_vertical(tmp_path / "sites", sites=2, n=80)
+    site = tmp_path / "sites" / "st-anna"
+    header, *rows = (site / "ecg.csv").read_text().splitlines()
+    blank = [row.split(",")[0] + "," * header.count(",") for row in rows[:7]]
+    (site / "ecg.csv").write_text("\n".join([header, *blank, *rows[7:]]) + "\n")
+
+    ended = call(client, "check", "--site", site, "--json")
+
+    assert json.loads(ended.out)["views"]["ecg"]["rows_lacking_it"] >= 7
+
+
+def test_a_view_that_a_vertical_run_would_refuse_is_refused_before(tmp_path):
+    synthesize_vertical(tmp_path / "sites", sites=2, n=80)
+    site = tmp_path / "sites" / "st-anna"
+    header, *rows = (site / "ecg.csv").read_text().splitlines()
+    same = [row.split(",")[0] + ",60,150,90,400" for row in rows]
+    (site / "ecg.csv").write_text("\n".join([header, *same]) + "\n")
+    plan = tmp_path / "plan.toml"
+    plan.write_text('method = "tensor-fmvc"\nn_clusters = 4\n')
+
+    ended = call(client, "check", plan, "--site", site)
+
+    assert ended.code == 3
+    assert "all 80 rows of view 'ecg' of site 'st-anna' are identical" in ended.sentence

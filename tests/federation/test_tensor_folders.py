@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from configs.schema import DataSchema
-from fedmvc_server.simulation import simulate, simulate_folders
+from fedmvc_server.noise_control import noise_control
+from fedmvc_server.simulation import score_folders, simulate, simulate_folders
 from privacy.alignment import intersect, link_tokens
 from tests.federation.harness import accuracy
 from tests.federation.tensor_harness import (
@@ -233,3 +234,25 @@ def test_the_site_keeps_labels_of_its_own_records_and_nothing_of_the_set_up(fini
         assert again.membership.shape == (150, 3)
         np.testing.assert_array_equal(again.membership.sum(axis=1), again.labels >= 0)
         assert again.model is again.personal_model is None
+
+
+def test_truth_is_matched_by_the_schemas_rule_and_every_baseline_is_there(data):
+    """The sites write their ids in two ways; the truth file in a third."""
+    for path in data.glob("*/schema.toml"):
+        DataSchema.load(path).model_copy(update={"id_rule": "upper"}).dump(path)
+    first, *others = sorted(path.parent for path in data.glob("*/site.toml"))
+    edit_rows(view_file(first), lambda rows: [["x" + row[0], *row[1:]] for row in rows])
+    for folder in others:
+        edit_rows(view_file(folder), lambda rows: [["X" + row[0], *row[1:]] for row in rows])
+    truth = data / "truth.csv"
+    _, *rows = truth.read_text().splitlines()
+    cells = [row.replace('"', "").split(",") for row in rows]
+    truth.write_text("\n".join(["id,label", *(f" x{i} ,{label}" for i, label in cells)]) + "\n")
+
+    result = simulate_folders(PLAN, data)
+    scores = score_folders(PLAN, data, result, truth)
+
+    assert scores["tensor-fmvc (plus)"]["accuracy"] > 0.8
+    assert "k-means on the views side by side" in scores
+    found = noise_control(PLAN, data, truth=truth)
+    assert found.permutation["given_order"] == scores["tensor-fmvc (plus)"]

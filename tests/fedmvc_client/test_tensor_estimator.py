@@ -363,3 +363,20 @@ def test_a_tight_view_that_overrules_the_others_is_named():
     (warning,) = [w for w in model.warnings_ if "of the final vote" in w]
     assert warning.startswith("view 2 has ")
     assert not [w for w in TensorFMVC(4, device="cpu").fit(views).warnings_ if "view 2" in w]
+
+
+@pytest.mark.parametrize("lacking", [0.1, 0.3])
+def test_rows_that_one_of_two_views_lacks_get_the_other_views_label(lacking):
+    """The tensor took the gap for disagreement and drove these rows off their label."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(4, size=300)
+    views = [rng.normal(size=(300, 2)) + 6 * np.eye(4)[truth][:, :2] for _ in range(2)]
+    views = [view + 6 * np.eye(4)[truth][:, 2:] * [1, -1] for view in views]
+    rows = rng.choice(300, int(300 * lacking), replace=False)
+    views[0][rows] = np.nan
+
+    model = TensorFMVC(4, device="cpu").fit(views)
+
+    own = model.start_labels_[1]
+    assert (model.labels_[rows] == own[rows]).mean() > 0.95
+    assert (model.view_labels_[0][rows] == -1).all()

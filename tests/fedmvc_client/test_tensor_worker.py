@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -464,3 +465,10 @@ def test_a_message_cut_short_is_refused_without_a_value(honest):
         assert isinstance(reply, Refusal)
         assert reply.code == 8
         assert len(reply.message) < 200
+
+
+def test_what_a_site_keeps_during_a_run_is_closed_to_others(honest, site):
+    honest.set_up(4)
+    (folder,) = (site / "state" / "runs").iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
