@@ -103,7 +103,7 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "A refusal tells the server counts, such as of rows or of repeated ids, names of columns "
         "and numbers of lines in a file, and never an id or a value.",
         "Labels, ids and what a stopped run left lie in the site's own folders (results, state), "
-        "closed to other users of the machine, until somebody removes them.",
+        "closed to users outside their group, until somebody removes them.",
         "At the end every site receives the final label and the vote's label of each common row; "
         "the server keeps the sites' weights and how far their groupings agree.",
     )

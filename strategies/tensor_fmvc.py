@@ -61,7 +61,7 @@ class TensorStrategy(FederatedStrategy):
         shared, n_shared, list_sizes = yield from self._link()
         driver = yield from self._align(settings, shared, n_shared)
         self.start_rounds()
-        yield from self._rounds(settings, driver, n_shared)
+        yield from self._rounds(settings, driver)
         result = driver.result()
         yield from self._finish(result)
         self._measure(driver, result, list_sizes, hello)
@@ -171,7 +171,7 @@ class TensorStrategy(FederatedStrategy):
     # -- rounds ------------------------------------------------------------------------------
 
     def _rounds(
-        self, settings: TensorSettings, driver: TensorDriver, n_shared: int
+        self, settings: TensorSettings, driver: TensorDriver
     ) -> Generator[Exchange, Replies, None]:
         nothing = np.zeros((0, self.plan.n_clusters), dtype=settings.z_encoding)
         for number in range(1, self.plan.max_rounds + 1):
