@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from configs.errors import ConfigError
+from configs.values import check_name
 
 __all__ = [
     "ANNEALING",
@@ -110,9 +111,13 @@ def resolve_heat_kernel(
         If a value is out of range, a name is unknown, or the robust profile is combined with an
         explicit value.
     """
-    _check_name("profile", profile, get_args(Profile))
-    _check_name("heat_kernel", heat_kernel, get_args(HeatKernel))
-    _check_name("scaling", scaling, get_args(Scaling))
+    for key, name, allowed in (
+        ("profile", profile, Profile),
+        ("heat_kernel", heat_kernel, HeatKernel),
+        ("scaling", scaling, Scaling),
+    ):
+        if name is not None:
+            check_name(key, name, get_args(allowed))
     for name, exponent, usual in (
         ("fuzzifier", fuzzifier, 2.0),
         ("view_exponent", view_exponent, 5.0),
@@ -164,11 +169,6 @@ def resolve_heat_kernel(
 def _is_integer(value: object) -> bool:
     # numpy's integers are not ints but carry __index__, which floats and strings lack
     return hasattr(value, "__index__")
-
-
-def _check_name(key: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value is not None and value not in allowed:
-        raise ConfigError(f"{key} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
 
 
 def _check_above(key: str, value: Any, limit: float, hint: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from configs.errors import ConfigError
+from configs.values import check_name, check_number, check_whole
 
 __all__ = [
     "LARGEST_ANCHORS",
@@ -159,7 +159,7 @@ def resolve_tensor(
     if profile == "consensus":
         raise ConfigError(f"{_CONSENSUS}.")
     name = "plus" if profile is None else profile
-    _check_name("profile", name, get_args(TensorProfile))
+    check_name("profile", name, get_args(TensorProfile))
     given = {"kappa": kappa, "balance": balance, "lambda": lam, "omega": omega, "sweep": sweep}
     for key, (owner, instead) in _OWN_KEYS.items():
         if given[key] is not None and name != owner:
@@ -175,68 +175,29 @@ def resolve_tensor(
             strict=True,
         )
     }
-    _check_name("orientation", chosen["orientation"], get_args(Orientation))
-    _check_name("z_encoding", chosen["z_encoding"], get_args(BlendEncoding))
-    _check_name("anchor_kind", anchor_kind, get_args(AnchorKind))
-    _check_name("scaling", scaling, get_args(ViewScalingRule))
-    _check_name("sweep", sweep or "random", get_args(Sweep))
+    check_name("orientation", chosen["orientation"], get_args(Orientation))
+    check_name("z_encoding", chosen["z_encoding"], get_args(BlendEncoding))
+    check_name("anchor_kind", anchor_kind, get_args(AnchorKind))
+    check_name("scaling", scaling, get_args(ViewScalingRule))
+    check_name("sweep", sweep or "random", get_args(Sweep))
     kappa = 0.4 if kappa is None else kappa
     return TensorSettings(
         profile=cast(TensorProfile, name),
         orientation=chosen["orientation"],
-        p=_number("p", p, above=0.0, most=1.0),
-        r=_number("r", r, above=1.0, most=1000.0),
-        kappa=_number("kappa", kappa, above=0.0, below=1.0),
-        lam=_number("lambda", 1.0 if lam is None else lam, above=0.0),
-        omega=_number("omega", 0.01 if omega is None else omega, above=0.0),
-        mu0=_number("mu0", chosen["mu0"], above=0.0, most=MU_MAX),
-        mu_growth=_number("mu_growth", chosen["mu_growth"], least=1.0, most=1000.0),
-        balance=_number("balance", 0.1 if balance is None else balance, least=0.0),
+        p=check_number("p", p, above=0.0, most=1.0),
+        r=check_number("r", r, above=1.0, most=1000.0),
+        kappa=check_number("kappa", kappa, above=0.0, below=1.0),
+        lam=check_number("lambda", 1.0 if lam is None else lam, above=0.0),
+        omega=check_number("omega", 0.01 if omega is None else omega, above=0.0),
+        mu0=check_number("mu0", chosen["mu0"], above=0.0, most=MU_MAX),
+        mu_growth=check_number("mu_growth", chosen["mu_growth"], least=1.0, most=1000.0),
+        balance=check_number("balance", 0.1 if balance is None else balance, least=0.0),
         anchor_kind=cast(AnchorKind, anchor_kind),
-        anchors=_whole("anchors", anchors, 0),
-        neighbours=_whole("neighbours", neighbours, 1),
+        anchors=check_whole("anchors", anchors, 0),
+        neighbours=check_whole("neighbours", neighbours, 1),
         z_encoding=chosen["z_encoding"],
-        local_sweeps=_whole("local_sweeps", local_sweeps, 1),
+        local_sweeps=check_whole("local_sweeps", local_sweeps, 1),
         sweep=cast(Sweep, sweep or "random"),
         scaling=cast(ViewScalingRule, scaling),
         gst_iterations=10 if name == "plus" else 4,
     )
-
-
-def _check_name(key: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{key} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
-
-
-def _whole(key: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ConfigError(f"{key} is {value!r}: give a whole number, {least} or more.")
-    return int(value)
-
-
-def _number(
-    key: str,
-    value: Any,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-) -> float:
-    """Return a finite number inside its range."""
-    try:
-        number = float(value) if not isinstance(value, bool | str) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    fits = (
-        math.isfinite(number)
-        and (above is None or number > above)
-        and (least is None or number >= least)
-        and (below is None or number < below)
-        and (most is None or number <= most)
-    )
-    if not fits:
-        stated = {"above": above, "at least": least, "below": below, "at most": most}
-        words = " and ".join(f"{word} {x:g}" for word, x in stated.items() if x is not None)
-        raise ConfigError(f"{key} is {value!r}: give a number {words}.")
-    return number

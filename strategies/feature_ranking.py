@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.stats import chi2
 
+from configs.mufsht_profiles import RankingRule
 from strategies.statistics import Floats
 
 __all__ = [
-    "RankingRule",
     "communality_scores",
     "gated_pivot",
     "laplacian_scores",
@@ -31,8 +30,6 @@ __all__ = [
     "row_norm_scores",
     "variance_scores",
 ]
-
-RankingRule = Literal["gated_pivot", "row_norm"]
 
 #: Residuals closer than this share of the largest are equal, and the lower index wins.
 TIE = 1e-9

@@ -16,8 +16,24 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError
 from strategies.codec import decode, encode
 from strategies.encoding import LIMITS, ChangeCoder
+from strategies.feature_scaling import FeatureMoments, FeatureScaling, feature_scaling
+from strategies.feature_selection import FeatureSelection, n_selected
 from strategies.label_coding import pack_labels, unpack_labels
 from strategies.model import ClusterModel
+from strategies.mufsht_messages import (
+    FitReply,
+    FitRequest,
+    RefineReply,
+    RefineRequest,
+    ScalingReply,
+    ScalingRequest,
+    SelectionReply,
+    SelectionRequest,
+    ShareReply,
+    ShareRequest,
+    SurveyReply,
+    SurveyRequest,
+)
 from strategies.statistics import Floats, Moments, SufficientStatistics, ViewScaling, pooled
 from strategies.tensor_messages import (
     AlignRequest,
@@ -37,8 +53,13 @@ __all__ = [
     "ChangeCoder",
     "ClusterModel",
     "CodedStatistics",
+    "FeatureMoments",
+    "FeatureScaling",
+    "FeatureSelection",
     "FinishReply",
     "FinishRequest",
+    "FitReply",
+    "FitRequest",
     "HelloReply",
     "HelloRequest",
     "LinkReply",
@@ -50,18 +71,30 @@ __all__ = [
     "OutcomeRequest",
     "PrepareReply",
     "PrepareRequest",
+    "RefineReply",
+    "RefineRequest",
     "Refusal",
     "RoundRequest",
+    "ScalingReply",
+    "ScalingRequest",
     "SeedReply",
     "SeedRequest",
+    "SelectionReply",
+    "SelectionRequest",
+    "ShareReply",
+    "ShareRequest",
     "StartReply",
     "StatisticsReply",
     "SufficientStatistics",
+    "SurveyReply",
+    "SurveyRequest",
     "SweepReply",
     "SweepRequest",
     "ViewDescription",
     "ViewScaling",
+    "feature_scaling",
     "from_bytes",
+    "n_selected",
     "pack_labels",
     "pooled",
     "to_bytes",
@@ -287,6 +320,18 @@ Message = (
     | SweepReply
     | OutcomeRequest
     | OutcomeReply
+    | SurveyRequest
+    | SurveyReply
+    | ScalingRequest
+    | ScalingReply
+    | FitRequest
+    | FitReply
+    | ShareRequest
+    | ShareReply
+    | RefineRequest
+    | RefineReply
+    | SelectionRequest
+    | SelectionReply
 )
 
 _PARTS: tuple[type, ...] = (
@@ -295,6 +340,8 @@ _PARTS: tuple[type, ...] = (
     Moments,
     SufficientStatistics,
     ClusterModel,
+    FeatureScaling,
+    FeatureSelection,
 )
 _KINDS: dict[str, type] = {c.__name__: c for c in (*typing.get_args(Message), *_PARTS)}
 

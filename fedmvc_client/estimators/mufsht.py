@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from configs.errors import DataRefused
-from fedmvc_client.estimators.mufsht_settings import check_ratio, feature_tables, resolve_mufsht
+from configs.mufsht_profiles import RankingRule
+from fedmvc_client.estimators.mufsht_settings import check_ratio, feature_tables, resolve_parameters
 from fedmvc_client.solvers.feature_preparation import (
     FeatureScaling,
     PreparedFeatures,
@@ -26,7 +27,7 @@ from fedmvc_client.solvers.feature_preparation import (
 )
 from fedmvc_client.solvers.feature_search import closed_loop, refine_order
 from fedmvc_client.solvers.tensor_learning import TensorLearning
-from strategies.feature_ranking import RankingRule, rank_features, row_norm_scores
+from strategies.feature_ranking import rank_features, row_norm_scores
 
 __all__ = ["MUFSHT"]
 
@@ -133,7 +134,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         *,
         profile: str | None = None,
         rank: str | None = None,
-        search: str = "off",
+        search: str | None = None,
         tau: float | None = None,
         beta: float | None = None,
         lam: float | None = None,
@@ -179,7 +180,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
             Where the views do not fit each other, hold fewer rows than clusters, infinite cells or
             nothing that varies, or are no text in text mode.
         """
-        settings = resolve_mufsht(**self.get_params())
+        settings = resolve_parameters(**self.get_params())
         tables = feature_tables(views)
         n_rows = len(tables[0])
         if self.n_clusters > n_rows:
@@ -195,7 +196,8 @@ class MUFSHT(TransformerMixin, BaseEstimator):
             [p.values for p in prepared],
             [p.observed for p in prepared],
             self.n_clusters,
-            **settings.options,
+            **settings.learning,
+            device=self.device,
             name="the list of views",
         )
         if self.search == "weights":

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import ProtocolError
-from configs.plan import FedHKOptions, RunPlan
+from configs.plan import RunPlan
+from configs.plan_tables import FedHKOptions
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships
 from fedmvc_client.solvers.local import local_iterations
 from fedmvc_client.solvers.views import PreparedViews

@@ -10,14 +10,13 @@ small Gram matrices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from configs.errors import ConfigError
+from configs.mufsht_profiles import Simplex
 from fedmvc_client.solvers.chunks import one_intra_op_thread
-
-Simplex = Literal["view", "sample", "none"]
 
 #: Projected gradient steps of a factor on the simplex.
 GRADIENT_STEPS = 20

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from configs.mufsht_profiles import Variant
 from fedmvc_client.solvers.chunks import one_intra_op_thread
 from fedmvc_client.solvers.tensor_learning import TensorLearning
-from fedmvc_client.solvers.thro import THRO, Variant
+from fedmvc_client.solvers.thro import THRO
 from fedmvc_client.solvers.thro_fitness import FreeEmbeddingFitness, fold, unfold
 from fedmvc_client.solvers.thro_keys import KeysFitness, search_keys
 

@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from configs.errors import DataRefused
+from configs.mufsht_profiles import Simplex
 from fedmvc_client.solvers.chunks import fold_chunks, one_intra_op_thread
-from fedmvc_client.solvers.consensus_factors import ConsensusFactors, Simplex
+from fedmvc_client.solvers.consensus_factors import ConsensusFactors
 from fedmvc_client.solvers.devices import resolve_device
 from fedmvc_client.solvers.embeddings import leading_embedding, polar
 from fedmvc_client.solvers.feature_laplacian import feature_laplacian

@@ -18,18 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from configs.errors import ConfigError
+from configs.mufsht_profiles import Variant
 from fedmvc_client.solvers.chunks import one_intra_op_thread
 
 __all__ = [
     "THRO",
     "Fitness",
     "SwarmResult",
-    "Variant",
     "cognitive_mapping",
     "competitive_learning",
     "pair_races",
@@ -37,8 +36,6 @@ __all__ = [
 
 #: Positions (N, n_dims) to their fitness (N,), lower is better.
 Fitness = Callable[[torch.Tensor], torch.Tensor]
-#: The paper's optimiser, its base, and Eqs. 4 and 5 without the one or the other.
-Variant = Literal["hc-thro", "thro", "no-hcl", "no-acm"]
 
 #: Fewest horses: two in each population, so that each has a peer.
 SMALLEST = 4

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
+from configs.mufsht_profiles import Variant
 from fedmvc_client.solvers.chunks import one_intra_op_thread
-from fedmvc_client.solvers.thro import THRO, SwarmResult, Variant
+from fedmvc_client.solvers.thro import THRO, SwarmResult
 
 __all__ = ["KeySearchResult", "KeysFitness", "search_keys", "selected"]
 

@@ -9,7 +9,8 @@ import pytest
 import configs
 from configs.compatibility import refusal
 from configs.errors import ConfigError
-from configs.plan import FedHKOptions, RunPlan
+from configs.plan import RunPlan
+from configs.plan_tables import FedHKOptions
 
 MINIMAL = {"method": "fedhk-mvfc", "n_clusters": 4}
 PRESETS = Path(configs.__file__).parent / "presets"

@@ -1,0 +1,151 @@
+"""Requests and replies of Fed-MUFSHT: sums for the scaling, an NMI, weighted weights, a selection.
+
+Shapes: V views, view v with d_v features, D features over all views side by side, k the size of the
+embeddings. ``sums`` are what passes the protection: added over the sites they say all the server
+needs, so that with secure aggregation it sees no site's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.feature_scaling import FeatureScaling
+from strategies.feature_selection import FeatureSelection
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SurveyRequest:
+    """Ask for the counts of the views named, in this order; ``n_columns`` (V,) is d_v."""
+
+    run_id: str
+    plan_id: str
+    views: tuple[str, ...]
+    n_columns: Ints
+
+
+@dataclass(frozen=True)
+class SurveyReply:
+    """Sums of the site's records, all float64.
+
+    rows (1,); records that hold each view (V,); per feature (D,) its observed cells, the records of
+    a site that observes it at all, and the sum of its observed cells or, for text, the documents
+    with that word; whether the cells of each view (V,) are weights of words and not counts.
+    """
+
+    run_id: str
+    sums: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class ScalingRequest:
+    """The origin (D,) of the second moments: pooled means, 0 for text.
+
+    ``frequencies`` (D,) and ``documents`` (V,) are the pooled document frequencies of text; a view
+    with 0 documents holds weights already, or is no text.
+    """
+
+    run_id: str
+    plan_id: str
+    origin: Floats
+    frequencies: Floats
+    documents: Floats
+
+
+@dataclass(frozen=True)
+class ScalingReply:
+    """Sums (D,) of ``x - origin`` and ``(x - origin)^2`` over observed cells."""
+
+    run_id: str
+    sums: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """One round: the broadcast weights (D, k); the site starts from its blend with its own.
+
+    ``scaling`` has one entry a view in round 1 and none later. ``weight`` is the site's weight
+    gamma where it is known beforehand ("uniform"), and then the reply is a `ShareReply`; else 0.
+    """
+
+    run_id: str
+    plan_id: str
+    round: int
+    weights: Floats
+    scaling: tuple[FeatureScaling, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class FitReply:
+    """The site's own NMI q in [0, 1] (Eq. 15, without labels); its weights stay until weighed."""
+
+    run_id: str
+    round: int
+    quality: float
+
+
+@dataclass(frozen=True)
+class ShareRequest:
+    """The site's weight gamma of this round, in [0, 1]."""
+
+    run_id: str
+    plan_id: str
+    round: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class ShareReply:
+    """Sums of what the site weighs by gamma.
+
+    Its weights W (D, k), turned onto the broadcast; 1 for each feature it observes (D,); its view
+    weights alpha (V,); its objective F and the norm of W (2,).
+    """
+
+    run_id: str
+    round: int
+    sums: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class RefineRequest:
+    """Look for ``wanted`` features that explain the site's embeddings better than the first ones.
+
+    ``weights`` (D, k) are the final ones, ``ranking`` (D,) the features, best first.
+    """
+
+    run_id: str
+    plan_id: str
+    weights: Floats
+    ranking: Ints
+    wanted: int
+
+
+@dataclass(frozen=True)
+class RefineReply:
+    """Sums: which features the site chose (D,), 0 or 1."""
+
+    run_id: str
+    sums: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class SelectionRequest:
+    """The result; the site keeps it, clusters its records by it and keeps these labels."""
+
+    run_id: str
+    plan_id: str
+    selection: FeatureSelection
+
+
+@dataclass(frozen=True)
+class SelectionReply:
+    """The site has kept the result."""
+
+    run_id: str
