@@ -35,7 +35,7 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
 
 test: lint  ## linters, types and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup  # tests that share a federation stay together
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

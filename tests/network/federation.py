@@ -95,11 +95,15 @@ class Federation:
 
         ``worker_command(name, socket)`` gives the command that serves a site's worker.
         """
+        killed = [name for name in self.names if f"node-{name}" not in self.processes]
+        assert not killed, f"nodes {killed} were killed by an earlier test: such tests come last"
         for name in self.names:
             self.stop_worker(name)
         self.worker_command = worker_command
         for name in self.names:
-            self.start_worker(name)
+            self._spawn_worker(name)
+        for name in self.names:
+            self._await_worker(name)
 
     def stop_worker(self, name):
         """End a site's worker, if it runs, by SIGTERM."""
@@ -110,8 +114,15 @@ class Federation:
 
     def start_worker(self, name):
         """Start a site's worker and wait until it listens."""
+        self._spawn_worker(name)
+        self._await_worker(name)
+
+    def _spawn_worker(self, name):
+        command = self.worker_command(name, self.sockets / f"{name}.sock")
+        self._spawn(f"worker-{name}", command)
+
+    def _await_worker(self, name):
         path = self.sockets / f"{name}.sock"
-        self._spawn(f"worker-{name}", self.worker_command(name, path))
         _wait(lambda: _serves(path), 60, f"worker of {name}")
 
     def start_node(self, name):
@@ -131,17 +142,6 @@ class Federation:
             ],
             FLWR_HOME=str(home),
         )
-
-    def revive_node(self, name):
-        """Start a killed SuperNode again, once Flower has seen that it is gone.
-
-        Flower 1.42 refuses its key for the 60 s until the old node's heartbeat is missed.
-        """
-        _wait(
-            lambda: self.cli.nodes()[self.node_ids[name]] == "offline", 90, f"end of {name}'s node"
-        )
-        self.start_node(name)
-        self.await_nodes()
 
     def await_nodes(self):
         """Wait until every SuperNode is connected."""

@@ -1,0 +1,52 @@
+"""A node that dies in a run. Last by its name: Flower takes a killed node back after a minute only.
+
+Until a killed node's heartbeat is missed Flower 1.42 refuses its key.
+"""
+
+import json
+import time
+
+import pytest
+
+from fedmvc_server.deployment import run_deployed
+from fedmvc_server.synthesize import synthesize_cardio
+from tests.network.federation import site_worker_command
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("network")]
+
+PLAN = """
+method = "fedhk-mvfc"
+profile = "paper"
+n_clusters = 4
+max_rounds = 9
+tol = 1e-12
+[fedhk]
+n_init = 2
+[quorum]
+min_sites = 3
+timeout_s = 90
+"""
+
+
+def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path):
+    data, plan = tmp_path / "data", tmp_path / "plan.toml"
+    synthesize_cardio(data, sites=3, n=600, partition="iid")
+    federation.serve(site_worker_command(data))
+    plan.write_text(PLAN)
+    out, killed = tmp_path / "out", []
+
+    def kill_after_round_one(row):
+        if not killed:
+            federation.kill("node-riverside")
+            killed.append(time.monotonic())
+
+    code = run_deployed(
+        plan, federation.address, federation.ca, out, on_progress=kill_after_round_one
+    )
+    seconds = time.monotonic() - killed[0]
+
+    result = json.loads((out / "result.json").read_text())
+    assert code == result["exit_code"] == 6
+    assert "riverside" in result["stop_reason"]
+    assert not (out / "model.npz").exists()
+    assert seconds < 120
