@@ -25,6 +25,19 @@ _LABEL_PRIVACY_ONLY = (
     'labels, not sums: it knows label privacy only, "randomised-response"'
 )
 
+_SITE_LEVEL = (
+    'privacy.mechanism = "gaussian" with method = "fed-mufsht" would hide whole sites, not '
+    "patients, which destroys the selection below hundreds of sites, and is not available in this "
+    'version: use "none" or leave it out'
+)
+_NEVER_WITH_WEIGHTS = {
+    "randomised-response": 'privacy.mechanism = "randomised-response" protects labels and method = '
+    '"fed-mufsht" sends none: use "none" or leave it out',
+    "paper": 'privacy.mechanism = "paper" of method = "fed-mufsht" scales its noise to the largest '
+    "update of the sites (Eq. 20), which is read from the data, so it would guarantee nothing: use "
+    '"none" or leave it out',
+}
+
 # (method, aggregation) -> why secure aggregation can never be combined with it
 _NEVER_SECURE = {
     ("fedhk-mvfc", "median"): _SINGLE_UPDATES,
@@ -69,12 +82,16 @@ def refusal(
     if method == "tensor-fmvc":
         reasons.append(_ROW_LABELS if secure_aggregation else None)
         reasons.append(_LABEL_PRIVACY_ONLY if mechanism in _NEVER_PRIVATE_LABELS else None)
+    if method == "fed-mufsht":
+        reasons.append(_NEVER_WITH_WEIGHTS.get(mechanism))
     if secure_aggregation:
         reasons.append(_NEVER_SECURE.get(combination))
     if mechanism != "none":
         reasons.append(_NEVER_PRIVATE.get(combination))
     if secure_aggregation:
         reasons.append(_NO_SECURE_YET)
+    if method == "fed-mufsht" and mechanism == "gaussian":
+        reasons.append(_SITE_LEVEL)
     if mechanism != "none":
         reasons.append(_NO_MECHANISM_YET)
     for reason in reasons:

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from configs.compatibility import refusal
 from configs.errors import ConfigError
+from configs.feature_choice import FeatureChoice, parse_features, refuse_features
 from configs.mufsht_profiles import MUFSHTProfile, MUFSHTSettings, resolve_mufsht
 from configs.plan_tables import (
     FedHKOptions,
@@ -57,7 +58,7 @@ class RunPlan(Table):
     max_rounds: int = Field(ge=1, description="a whole number, 1 or more")
     tol: float = Field(1e-6, ge=0.0, description="a number, 0 or more")
     seed: int = Field(0, ge=0, lt=2**63, description="a whole number, 0 or more")
-    features: str = Field("", description="'' (a selection by another run is not available yet)")
+    features: str = Field("", description="'' or 'RUN_ID@RATIO'")
     fedhk: FedHKOptions = Field(default_factory=FedHKOptions, description="a table")
     tensor: TensorOptions = Field(default_factory=TensorOptions, description="a table")
     mufsht: MUFSHTOptions = Field(default_factory=MUFSHTOptions, description="a table")
@@ -79,13 +80,18 @@ class RunPlan(Table):
                 )
         return {**_DEFAULTS[method], **fields}
 
+    @field_validator("features")
+    @classmethod
+    def _one_writing(cls, features: str) -> str:
+        """Write a ratio in one way, so that equal plans have equal ids."""
+        try:
+            choice = parse_features(features)
+        except ConfigError as error:
+            raise ValueError(error.public_message) from error
+        return "" if choice is None else str(choice)
+
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        if self.features != "":
-            raise ValueError(
-                f"features is {self.features!r}: clustering on the columns that another run "
-                'selected is not available in this version; use ""'
-            )
         profiles = _PROFILES[self.method]
         known = (None, *profiles, *_COMING.get(self.method, ()))
         if self.profile not in known:
@@ -102,6 +108,8 @@ class RunPlan(Table):
         if reason is not None:
             raise ValueError(reason)
         try:
+            if self.features:
+                refuse_features(self.method)
             if self.method == "fedhk-mvfc":
                 self._check_local_clusters()
                 self.settings(1)
@@ -195,6 +203,11 @@ class RunPlan(Table):
     def plan_id(self) -> str:
         """SHA-256 of `canonical`, as 64 hexadecimal digits."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    @cached_property
+    def feature_choice(self) -> FeatureChoice | None:
+        """The columns of an earlier run that this one uses; None for all."""
+        return parse_features(self.features)
 
     def settings(self, n_columns: int) -> HeatKernelSettings:
         """Resolve the heat-kernel settings.

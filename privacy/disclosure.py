@@ -11,7 +11,17 @@ from privacy.protection import plain_certificate
 __all__ = ["certificate", "disclosures"]
 
 _POOLED_EXTREMES = "pooled extremes exchanged before round 1"
+_POOLED_MOMENTS = "pooled means and variances exchanged before round 1"
 _OWN_EXTREMES = "each site scales by its own extremes, which stay there"
+_ASSUMED_OF_LABELS = (
+    "the server is trusted with one label a row, site and round, deletes the tokens after matching "
+    "and shares nothing with any site; the sites follow the protocol and never give the linkage "
+    "key to the server"
+)
+_ASSUMED_OF_WEIGHTS = (
+    "the server is trusted with each site's sums over its records and with its weights, from which "
+    "an unusual record can be read; the sites follow the protocol"
+)
 #: Seconds that one scrypt hash takes on one core where its n is 2 to the power 12.
 _HASH_S = 0.01
 
@@ -28,7 +38,9 @@ def disclosures(plan: RunPlan) -> tuple[str, ...]:
     tuple of str
         Sentences, for ``plans show`` and the certificate; they depend on the plan alone.
     """
-    return _vertical(plan) if plan.method == "tensor-fmvc" else _horizontal(plan)
+    if plan.method == "tensor-fmvc":
+        return _vertical(plan)
+    return _selecting(plan) if plan.method == "fed-mufsht" else _horizontal(plan)
 
 
 def certificate(
@@ -49,13 +61,14 @@ def certificate(
     dict
         The same keys for every method.
     """
-    if plan.method != "tensor-fmvc":
+    if plan.method == "fedhk-mvfc":
         return plain_certificate(participants, bounds or _POOLED_EXTREMES)
+    vertical = plan.method == "tensor-fmvc"
     return {
-        **plain_certificate(participants, bounds or _OWN_EXTREMES),
-        "assumptions": "the server is trusted with one label a row, site and round, deletes the "
-        "tokens after matching and shares nothing with any site; the sites follow the protocol and "
-        "never give the linkage key to the server",
+        **plain_certificate(
+            participants, bounds or (_OWN_EXTREMES if vertical else _POOLED_MOMENTS)
+        ),
+        "assumptions": _ASSUMED_OF_LABELS if vertical else _ASSUMED_OF_WEIGHTS,
         "not_covered": " ".join(
             ("No differential privacy and no secure aggregation.", *disclosures(plan))
         ),
@@ -123,8 +136,19 @@ def _horizontal(plan: RunPlan) -> tuple[str, ...]:
         else "the site's own model (centres and view weights) and figures on how well it fits "
         "reach the server"
     )
+    choice = plan.feature_choice
+    chosen = (
+        ()
+        if choice is None
+        else (
+            f"Only the columns that run {choice.run_id[:8]} selected at a share of "
+            f"{choice.ratio:g} are used, found by name in what each site kept of that run: the "
+            "run's columns tell every site what that run found in the data of all its sites.",
+        )
+    )
     return (
         "Rows, ids, row order, memberships and labels stay at the site.",
+        *chosen,
         "The server gets the names, units and declared bounds of the columns; the number of "
         "records, and how many hold or partly miss each view; count, mean, variance, least and "
         "greatest value of each column.",
@@ -136,6 +160,51 @@ def _horizontal(plan: RunPlan) -> tuple[str, ...]:
         "There is no differential privacy and no secure aggregation: the least and greatest value "
         "of a column each belong to a patient, and sums over few records can tell something about "
         "a single one.",
+    )
+
+
+def _selecting(plan: RunPlan) -> tuple[str, ...]:
+    settings, uniform = plan.mufsht_settings(), plan.mufsht.weighting == "uniform"
+    cells = (
+        "for each word how many documents have it, then the sum and the sum of squares of its "
+        "weights: where only one document has a word, these sums are that document's own"
+        if settings.text
+        else "for each column how many cells are observed and their sum, then their sum and sum of "
+        "squares about the pooled mean: so the site's own mean and variance of each column"
+    )
+    turn = (
+        "the site's weights W, divided by the number of sites (no figure on their quality is sent)"
+        if uniform
+        else "one figure q on how well the selected columns repeat the site's own grouping (no "
+        "label is read), and then the site's weights W times the weight gamma that follows from it"
+    )
+    keys = (
+        ("At the end the server gets which columns the site itself would choose.",)
+        if settings.search == "keys"
+        else ()
+    )
+    return (
+        "Rows, ids, row order, labels, embeddings and imputed values stay at the site.",
+        "The server gets the names, units and declared bounds of the columns; the number of "
+        f"records, and how many hold each view; {cells}.",
+        f"Each round, at most {plan.max_rounds}, the server gets {turn}; with them which columns "
+        "the site observes, its view weights, its objective and the size of W.",
+        f"W holds {plan.n_clusters} numbers for each column, and these are linear combinations of "
+        "the site's records: without secure aggregation the server sees those of each single site "
+        "and can read an unusual record from them almost as it is (one three times as large as the "
+        "other 99: cosine 0.96 with a column of W), and of a site with few records any record: the "
+        "site trusts the server not to.",
+        "Every site receives the pooled scaling of the columns and, each round, the weighted mean "
+        "of the weights of all sites: with two sites each can work out much of the other's.",
+        *keys,
+        "At the end every site and the server keep the ranking of the columns with scores, the "
+        "share of the cells that is observed over all sites, the mean weights and the scaling: "
+        "what is selected tells something about the patients of all sites.",
+        "A refusal tells the server counts, such as of rows or of negative cells, and names of "
+        "views and columns, and never an id or a value.",
+        "Labels, ids and what a stopped run left lie in the site's own folders (results, state), "
+        "closed to users outside their group, until somebody removes them.",
+        "There is no differential privacy and no secure aggregation.",
     )
 
 

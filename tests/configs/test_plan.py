@@ -80,7 +80,7 @@ def test_presets_run_the_profile_of_their_name(preset):
 
 
 def test_there_are_presets():
-    assert {path.stem for path in PRESETS.glob("*.toml")} == {"paper", "plus", "robust"}
+    assert {path.stem for path in PRESETS.glob("*.toml")} == {"gated", "paper", "plus", "robust"}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_there_are_presets():
         ),
         (
             {"method": "k-means"},
-            "plan.toml: method is 'k-means'; allowed: 'fedhk-mvfc', 'tensor-fmvc'.",
+            "plan.toml: method is 'k-means'; allowed: 'fedhk-mvfc', 'tensor-fmvc', 'fed-mufsht'.",
         ),
         ({"tol": float("nan")}, "plan.toml: tol is nan; allowed: a number, 0 or more."),
         ({"fedhk": 3}, "plan.toml: fedhk is 3; allowed: a table."),
@@ -174,7 +174,8 @@ def test_there_are_presets():
             {"profile": "robust", "fedhk": {"scaling": "none"}},
             'plan.toml: profile "robust" sets scaling itself',
         ),
-        ({"features": "run@0.4"}, "is not available in this version"),
+        ({"features": 3}, "plan.toml: features is 3; allowed: '' or 'RUN_ID@RATIO'."),
+        ({"features": "run@0.4"}, "plan.toml: features is 'run@0.4': give '' or 'RUN_ID@RATIO'"),
         (
             {"privacy": {"secure_aggregation": True}},
             "plan.toml: privacy.secure_aggregation is not available in this version",
@@ -308,3 +309,72 @@ def test_a_tensor_plan_that_cannot_run_is_refused_in_one_sentence(changes, sente
         tensor(**changes)
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("plan.toml: ")
+
+
+# -- fed-mufsht --------------------------------------------------------------------------------
+
+
+def mufsht(**changes):
+    return RunPlan.parse({"method": "fed-mufsht", "n_clusters": 4, **changes}, source="plan.toml")
+
+
+def test_mufsht_defaults():
+    plan = mufsht()
+    settings = plan.mufsht_settings()
+    assert (plan.max_rounds, plan.tol) == (5, 1e-3)
+    assert (settings.profile, settings.search, settings.rank) == ("gated", "off", "gated_pivot")
+    assert (settings.ratio, settings.agg_temp, settings.mix, settings.local_sweeps) == (
+        0.4,
+        0.1,
+        0.5,
+        8,
+    )
+
+
+def test_a_mufsht_plan_holds_its_own_table_only():
+    plan = mufsht(mufsht={"ratio": 0.2})
+    assert '"mufsht"' in plan.canonical()
+    assert '"fedhk"' not in plan.canonical()
+    assert '"mufsht"' not in parse().canonical()
+    assert RunPlan.parse(json.loads(plan.canonical())) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"n_clusters": 1}, "n_clusters is 1: method 'fed-mufsht' needs at least 2 clusters"),
+        ({"tensor": {}}, "table [tensor] belongs to method 'tensor-fmvc' but method is 'fed-mu"),
+        ({"profile": "robust"}, "profile is 'robust'; allowed: 'gated', 'paper' (or leave"),
+        ({"mufsht": {"ratio": 0}}, "mufsht.ratio is 0; allowed: a number above 0 and at most 1."),
+        ({"mufsht": {"ratio": 1.1}}, "mufsht.ratio is 1.1; allowed: a number above 0 and at most"),
+        ({"mufsht": {"agg_temp": 0.0}}, "mufsht.agg_temp is 0.0; allowed: a number above 0."),
+        ({"mufsht": {"mix": 1.5}}, "mufsht.mix is 1.5; allowed: a number from 0 to 1."),
+        ({"mufsht": {"tau": float("inf")}}, "mufsht.tau is inf; allowed: a number, 0 or more."),
+        ({"mufsht": {"search": "swarm"}}, "mufsht.search is 'swarm'; allowed: 'off', 'keys', 'we"),
+        (
+            {"mufsht": {"search": None, "stages": "search"}},
+            "stages is 'search' but search is 'off'",
+        ),
+        ({"mufsht": {"hcl": False}}, "hcl is false but search is 'off': it is part of the search"),
+        ({"mufsht": {"text": 1}}, "mufsht.text is 1; allowed: true or false."),
+        ({"features": "1234abcd@0.4"}, "a selection of a selection is not made"),
+        ({"privacy": {"secure_aggregation": True}}, "secure_aggregation is not available in this"),
+        ({"privacy": {"mechanism": "gaussian"}}, "would hide whole sites, not patients"),
+        ({"privacy": {"mechanism": "randomised-response"}}, "protects labels and method = "),
+        ({"privacy": {"mechanism": "paper"}}, "scales its noise to the largest update"),
+    ],
+)
+def test_a_mufsht_plan_that_cannot_run_is_refused_in_one_sentence(changes, sentence):
+    with pytest.raises(ConfigError) as caught:
+        mufsht(**changes)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("plan.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_never_exists_is_named_before_what_this_version_lacks():
+    reason = refusal("fed-mufsht", "exact", secure_aggregation=True, mechanism="paper")
+    assert "it would guarantee nothing" in reason
+    reason = refusal("fed-mufsht", "exact", secure_aggregation=True, mechanism="gaussian")
+    assert reason.startswith("privacy.secure_aggregation is not available in this version")
+    assert refusal("fed-mufsht", "exact", secure_aggregation=False, mechanism="none") is None

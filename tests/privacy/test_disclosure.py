@@ -81,9 +81,70 @@ def test_a_horizontal_run_says_what_its_options_send(options, words, absent):
     assert "least and greatest value of each column" in text
 
 
-@pytest.mark.parametrize("method", ["fedhk-mvfc", "tensor-fmvc"])
-def test_sentences_are_sentences(method):
-    for sentence in disclosures(plan(method)):
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ("12345678-9abc@0.4", "the columns that run 12345678 selected at a share of 0.4 are used"),
+        ("12345678-9abc@1", "the columns that run 12345678 selected at a share of 1 are used"),
+    ],
+)
+def test_a_run_on_selected_columns_says_what_they_tell(features, words):
+    text = said("fedhk-mvfc", features=features)
+    assert words in text
+    assert "what that run found in the data of all its sites" in text
+    assert "selected at" not in said("fedhk-mvfc")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Rows, ids, row order, labels, embeddings and imputed values stay at the site.",
+        "the names, units and declared bounds of the columns",
+        "how many cells are observed and their sum, then their sum and sum of squares",
+        "Each round, at most 5, the server gets one figure q",
+        "the site's weights W times the weight gamma",
+        "W holds 4 numbers for each column",
+        "without secure aggregation the server sees those of each single site and can read an "
+        "unusual record from them almost as it is",
+        "of a site with few records any record: the site trusts the server not to",
+        "with two sites each can work out much of the other's",
+        "what is selected tells something about the patients of all sites",
+        "There is no differential privacy and no secure aggregation.",
+    ],
+)
+def test_a_selection_says_who_learns_what(words):
+    assert words in said("fed-mufsht")
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "absent"),
+    [
+        ({"weighting": "uniform"}, "no figure on their quality is sent", "one figure q"),
+        ({"weighting": "linear"}, "one figure q", "divided by the number of sites"),
+        ({"search": "keys"}, "which columns the site itself would choose", "documents"),
+        ({}, "and their sum", "would choose"),
+        ({"text": True}, "for each word how many documents have it", "the pooled mean"),
+        ({"text": True}, "these sums are that document's own", "variance"),
+    ],
+)
+def test_a_selection_says_what_its_options_send(options, words, absent):
+    text = said("fed-mufsht", mufsht=options)
+    assert words in text
+    assert absent not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("fedhk-mvfc", {}),
+        ("fedhk-mvfc", {"features": "12345678@0.4"}),
+        ("tensor-fmvc", {}),
+        ("fed-mufsht", {}),
+        ("fed-mufsht", {"mufsht": {"text": True, "search": "keys", "weighting": "uniform"}}),
+    ],
+)
+def test_sentences_are_sentences(method, fields):
+    for sentence in disclosures(plan(method, **fields)):
         assert sentence[0].isupper()
         assert sentence.endswith(".")
         assert "  " not in sentence
@@ -95,6 +156,17 @@ def test_the_horizontal_certificate_is_the_plain_one():
     assert certificate(plan("fedhk-mvfc"), SITES, "declared") == plain_certificate(
         SITES, "declared"
     )
+
+
+def test_the_certificate_of_a_selection_repeats_every_disclosure_and_promises_nothing():
+    found = certificate(plan("fed-mufsht"), SITES)
+
+    assert list(found) == list(plain_certificate(SITES, ""))
+    assert (found["mechanism"], found["epsilon"]) == ("none", None)
+    assert found["bounds"] == "pooled means and variances exchanged before round 1"
+    assert [s for s in disclosures(plan("fed-mufsht")) if s not in found["not_covered"]] == []
+    assert "from which an unusual record can be read" in found["assumptions"]
+    assert "linkage key" not in found["assumptions"]
 
 
 def test_the_vertical_certificate_repeats_every_disclosure_and_promises_nothing():
