@@ -111,6 +111,42 @@ def vertical(
         )
 
 
+@synthesize.command()
+def features(
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    sites: Annotated[int, typer.Option(min=1, help="Number of hospitals.")] = 3,
+    n: Annotated[int, typer.Option(min=1, help="Number of patients over all hospitals.")] = 600,
+    clusters: Annotated[int, typer.Option(min=2, help="Number of phenotypes.")] = 5,
+    missing: Annotated[float, typer.Option(help="Share of the cells that are empty.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, gaps and row orders.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write hospitals with 190 columns of which 45 tell the phenotypes apart (fed-mufsht).
+
+    OUT/SITE/ holds site.toml, schema.toml and one CSV a view; the last of three or more hospitals
+    lacks the third view. OUT/truth.csv holds the phenotypes and OUT/informative.csv the columns to
+    be found; no run opens them.
+    """
+    from fedmvc_server.synthesize_features import synthesize_features
+
+    names = synthesize_features(
+        out, sites=sites, n=n, n_clusters=clusters, missing=missing, seed=seed
+    )
+    if as_json:
+        print_json(
+            {
+                "out": str(out),
+                "sites": names,
+                "n": n,
+                "clusters": clusters,
+                "missing": missing,
+                "seed": seed,
+            }
+        )
+    else:
+        print(f"wrote {n} patients at {len(names)} sites into {out}: {', '.join(names)}")
+
+
 @app.command()
 def simulate(
     plan: PlanArgument,

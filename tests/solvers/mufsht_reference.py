@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-
-def planted(seed, n=400, sizes=((60, 15), (80, 20), (50, 10)), n_clusters=5):
-    """Draw views of which the first m features follow 5 classes and the rest is noise; shuffled.
-
-    Returns the views (n, d_v) and which of all features are informative.
-    """
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(n_clusters, size=n)
-    middles = 2 * rng.normal(size=(n_clusters, 4))
-    latent = middles[labels] + 0.5 * rng.normal(size=(n, 4))
-    views, informative = [], []
-    for d, m in sizes:
-        view = rng.normal(size=(n, d))
-        view[:, :m] += latent @ (rng.normal(size=(m, 4)) / 2).T
-        order = rng.permutation(d)
-        views.append(view[:, order])
-        informative.append(order < m)
-    return views, np.concatenate(informative)
+from fedmvc_server.planted import PLANTED_SIZES, planted_views
 
 
-def without_cells(views, share, seed):
-    """Leave out single cells."""
-    rng = np.random.default_rng(seed)
-    return [np.where(rng.random(view.shape) < share, np.nan, view) for view in views]
+def planted(seed, n=400, sizes=PLANTED_SIZES, n_clusters=5):
+    """Return planted views (n, d_v) and which of all features are informative."""
+    found = planted_views(n, seed, sizes=sizes, n_clusters=n_clusters)
+    return found.views, found.informative
 
 
 def without_views(views, share, seed):
