@@ -9,7 +9,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from configs.errors import ConfigError, DataRefused
 from fedmvc_client.estimators import MUFSHT
-from tests.solvers.mufsht_reference import planted, without_cells
+from fedmvc_server.planted import without_cells
+from tests.solvers.mufsht_reference import planted
 
 SIZES = ((12, 5), (9, 4), (15, 6))
 VIEWS, INFORMATIVE = planted(0, n=90, sizes=SIZES, n_clusters=3)

@@ -8,7 +8,8 @@ from fedmvc_client.solvers.feature_preparation import standardise
 from fedmvc_client.solvers.feature_search import closed_loop, refine_order
 from fedmvc_client.solvers.tensor_learning import TensorLearning
 from fedmvc_client.solvers.thro_fitness import FreeEmbeddingFitness, fold
-from tests.solvers.mufsht_reference import planted, without_cells
+from fedmvc_server.planted import without_cells
+from tests.solvers.mufsht_reference import planted
 
 SIZES = ((12, 5), (9, 4), (15, 6))
 RAW, _ = planted(0, n=60, sizes=SIZES, n_clusters=3)

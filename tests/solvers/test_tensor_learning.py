@@ -10,6 +10,7 @@ from fedmvc_client.solvers.consensus_factors import ConsensusFactors, project_si
 from fedmvc_client.solvers.embeddings import leading_embedding, polar
 from fedmvc_client.solvers.feature_preparation import standardise
 from fedmvc_client.solvers.tensor_learning import TensorLearning
+from fedmvc_server.planted import without_cells
 from strategies.feature_ranking import rank_features, row_norm_scores
 from tests.solvers.mufsht_reference import (
     consensus,
@@ -18,7 +19,6 @@ from tests.solvers.mufsht_reference import (
     objective,
     planted,
     unfold,
-    without_cells,
     without_views,
 )
 
