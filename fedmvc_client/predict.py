@@ -61,14 +61,14 @@ def predict(model: ClusterModel, data: SiteData, device: Device) -> Prediction:
         Where the schema of a view is not the model's, or no view of the model is there.
     """
     views: list[Floats | None] = []
-    for name, known in zip(model.views, model.schema_hashes, strict=True):
+    for name, columns, known in zip(model.views, model.columns, model.schema_hashes, strict=True):
         view = data.views.get(name)
         if view is not None and data.schema.schema_hash(name) != known:
             raise DataRefused(
                 f"view '{name}' follows schema {data.schema.schema_hash(name)[:8]}, the model was "
                 f"made with {known[:8]}: use the schema.toml of that run"
             )
-        views.append(view)
+        views.append(None if view is None else _chosen(view, name, columns, data.schema))
     if all(view is None for view in views):
         raise DataRefused(
             f"the data hold none of the model's views ({', '.join(model.views)}): name a file for "
@@ -108,6 +108,18 @@ def predict(model: ClusterModel, data: SiteData, device: Device) -> Prediction:
         np.where(labels < 0, np.nan, distances[np.arange(len(labels)), labels]),
         _outside(model, views, len(data.ids)),
     )
+
+
+def _chosen(view: Floats, name: str, columns: tuple[str, ...], schema: DataSchema) -> Floats:
+    """Return the model's columns of a view: all, or those that an earlier run selected."""
+    place = {feature.name: j for j, feature in enumerate(schema.features(name))}
+    unknown = [column for column in columns if column not in place]
+    if unknown:
+        raise DataRefused(
+            f"view '{name}' lacks {len(unknown)} of the model's {len(columns)} columns, for "
+            f"instance '{unknown[0]}': use the schema.toml of that run"
+        )
+    return view.take([place[column] for column in columns], axis=1)
 
 
 def _outside(model: ClusterModel, views: list[Floats | None], n_rows: int) -> NDArray[np.int64]:

@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, ProtocolError
 from fedmvc_client.sources import Outcome, SiteResult, VerticalResult
-from strategies.messages import ClusterModel
+from strategies.messages import ClusterModel, FeatureSelection
 
-__all__ = ["membership_table", "read_model", "read_results", "write_results"]
+__all__ = ["membership_table", "read_model", "read_results", "read_selection", "write_results"]
+
+#: What reading a damaged file can end in.
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error)
 
 
 def membership_table(result: Outcome) -> pa.Table:
@@ -70,10 +73,30 @@ def read_model(description: Path, arrays: Path) -> ClusterModel:
         fields = json.loads(description.read_text(encoding="utf-8"))
         with arrays.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return ClusterModel.from_parts({key: stored[key] for key in stored.files}, fields)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise ConfigError(
             f"{description.name} and {arrays.name} are not a readable model: give the model.json "
             "of a finished run with its model.npz beside it",
+            local_detail=f"{description}: {error}",
+        ) from error
+
+
+def read_selection(description: Path, arrays: Path) -> FeatureSelection:
+    """Read a selection from its ``selection.json`` and ``selection.npz``.
+
+    Raises
+    ------
+    ConfigError
+        Where a file is missing, damaged, or does not belong to the other.
+    """
+    try:
+        fields = json.loads(description.read_text(encoding="utf-8"))
+        with arrays.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return FeatureSelection.from_parts({key: stored[key] for key in stored.files}, fields)
+    except (*_UNREADABLE, ProtocolError) as error:
+        raise ConfigError(
+            f"{description.name} and {arrays.name} are not a readable selection: give the "
+            "selection.json of a finished run with its selection.npz beside it",
             local_detail=f"{description}: {error}",
         ) from error
 

@@ -16,7 +16,7 @@ from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
 from privacy.alignment import ROW_NUMBER, TOKEN_BYTES, link_tokens, read_linkage_key
-from strategies.messages import ClusterModel, ViewDescription
+from strategies.messages import ClusterModel, FeatureSelection, ViewDescription
 
 Floats = NDArray[np.float64]
 #: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
@@ -140,6 +140,10 @@ class Source(Protocol):
         """Return a run's results; None where the run left none."""
         ...
 
+    def selection(self, run_id: str) -> FeatureSelection | None:
+        """Return the features that a run selected; None where it left no selection here."""
+        ...
+
 
 def describe_views(schema: DataSchema, held: Sequence[str]) -> tuple[ViewDescription, ...]:
     """Describe every view of a schema for hello."""
@@ -249,6 +253,15 @@ class FolderSource:
 
         return read_results(self.folder / "results" / run_id)
 
+    def selection(self, run_id: str) -> FeatureSelection | None:
+        """Read ``selection.json`` and ``selection.npz`` of ``results/RUN_ID``."""
+        from fedmvc_client.results import read_selection
+
+        description = self.folder / "results" / run_id / "selection.json"
+        if not description.is_file():
+            return None
+        return read_selection(description, description.with_suffix(".npz"))
+
 
 class ArraySource:
     """Views in memory, for simulation from Python; a permissive policy.
@@ -265,6 +278,8 @@ class ArraySource:
     device : Device, optional
     folder : Path, optional
         Where results go when another process than the caller's computes them.
+    earlier : mapping of str to Outcome, optional
+        What earlier runs left at this site, by run id.
     """
 
     def __init__(
@@ -274,6 +289,7 @@ class ArraySource:
         schema: DataSchema,
         device: Device | None = None,
         folder: Path | None = None,
+        earlier: Mapping[str, Outcome] | None = None,
     ) -> None:
         self.name = name
         self.policy = Policy(approval="auto", min_cohort=1, min_contributors=1, min_cell=1)
@@ -281,6 +297,7 @@ class ArraySource:
         self.state_dir: Path | None = None
         self._folder = folder
         self._results: dict[str, Outcome] = {}
+        self._earlier = dict(earlier or {})
         self._schema = schema
         self._views = list(views)
 
@@ -354,3 +371,8 @@ class ArraySource:
         from fedmvc_client.results import read_results
 
         return read_results(self._folder / self.name / run_id)
+
+    def selection(self, run_id: str) -> FeatureSelection | None:
+        """Return the selection of an earlier run, given or kept."""
+        kept = self._earlier.get(run_id) or self.result(run_id)
+        return getattr(kept, "selection", None)

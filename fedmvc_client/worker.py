@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.faults import reason
+from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.participants.tensor_fmvc import TensorParticipant
@@ -170,6 +171,7 @@ class SiteWorker:
         plan = self._read_plan(request)
         enforce_plan(self.site, self.source.policy, plan)
         self._refuse_finished(request.run_id)
+        views = describe_chosen(self.source, plan)
         known = self._plans.get(request.run_id)
         if known is not None and known.plan_id != plan.plan_id:
             self._participants.pop(request.run_id, None)
@@ -178,7 +180,7 @@ class SiteWorker:
         while len(self._plans) > _RUNS_IN_MEMORY:
             oldest, _ = self._plans.popitem(last=False)
             self._participants.pop(oldest, None)
-        return HelloReply(request.run_id, self.site, _version(), self.source.describe())
+        return HelloReply(request.run_id, self.site, _version(), views)
 
     def _refuse_finished(self, run_id: str) -> None:
         """Results are written once: whoever comes again with their run id is refused."""
@@ -204,10 +206,10 @@ class SiteWorker:
 
     def _create(self, run_id: str) -> Participant:
         plan = self._plans[run_id]
-        return _PARTICIPANTS[plan.method].begin(plan, run_id, self.source, self._load())
+        return _PARTICIPANTS[plan.method].begin(plan, run_id, self.source, self._load(plan))
 
-    def _load(self) -> Records:
-        records = self.source.load()
+    def _load(self, plan: RunPlan) -> Records:
+        records = load_chosen(self.source, plan)
         for note in records.notes:
             log.info("%s", note)
         enforce_cohort(self.site, self.source.policy, len(records.ids))
@@ -335,9 +337,10 @@ def array_worker(
     *,
     device: Device | None = None,
     folder: Path | None = None,
+    earlier: Mapping[str, Outcome] | None = None,
 ) -> SiteWorker:
     """Return a worker of arrays in memory (see `fedmvc_client.sources.ArraySource`)."""
-    return SiteWorker(ArraySource(name, views, schema, device, folder))
+    return SiteWorker(ArraySource(name, views, schema, device, folder, earlier))
 
 
 def _check_run_id(run_id: str) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from configs.errors import ConfigError, DataRefused
+from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SITE_NAME
+from fedmvc_server.runner import RunResult
 
-__all__ = ["View", "schema_of", "vertical_views", "views_of"]
+__all__ = ["View", "earlier_outcomes", "schema_of", "vertical_views", "views_of"]
 
 #: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
 View: TypeAlias = Any
@@ -89,6 +91,35 @@ def schema_of(views: Views) -> DataSchema:
             raise ConfigError(f"view {h} is None at all {len(views)} sites: leave it out")
         examples.append(held[0])
     return DataSchema.from_arrays(examples)
+
+
+def earlier_outcomes(plan: RunPlan, selection: RunResult | None) -> dict[str, dict[str, Any]]:
+    """Return what the run that ``plan.features`` names left at each site, by site and run id.
+
+    Raises
+    ------
+    ConfigError
+        Where plan and result do not speak of the same run.
+    """
+    choice = plan.feature_choice
+    if choice is None:
+        if selection is None:
+            return {}
+        raise ConfigError(
+            f"simulate was given the selection of run {selection.run_id[:8]} but the plan's "
+            f"features is '': set features = '{selection.run_id}@0.4' or leave the selection out"
+        )
+    if selection is None:
+        raise ConfigError(
+            f"features names run {choice.run_id[:8]} but simulate was given no selection: give "
+            "selection = the result of that run"
+        )
+    if selection.run_id != choice.run_id:
+        raise ConfigError(
+            f"features names run {choice.run_id[:8]} but simulate was given the selection of run "
+            f"{selection.run_id[:8]}: give the result of the run that features names"
+        )
+    return {site: {selection.run_id: left} for site, left in selection.site_results.items()}
 
 
 def vertical_views(views: Views) -> dict[str, list[View | None]]:

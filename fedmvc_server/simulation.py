@@ -21,7 +21,7 @@ from fedmvc_client.app import app as client_app
 from fedmvc_client.relay import registered_workers
 from fedmvc_client.socket_server import serve_sites
 from fedmvc_client.worker import SiteWorker, array_worker, folder_worker
-from fedmvc_server.array_sites import View, schema_of, vertical_views, views_of
+from fedmvc_server.array_sites import View, earlier_outcomes, schema_of, vertical_views, views_of
 from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
@@ -49,6 +49,7 @@ def simulate(
     backend: Backend = "inprocess",
     out: str | Path | None = None,
     observer: Observer | None = None,
+    selection: RunResult | None = None,
 ) -> RunResult:
     """Run a plan over sites given as arrays.
 
@@ -68,6 +69,8 @@ def simulate(
         Folder for ``result.json``, ``model.npz``, ``model.json`` and ``rounds.csv``.
     observer : callable, optional
         Called with the run's state after each round.
+    selection : RunResult, optional
+        Result of the Fed-MUFSHT run that ``plan.features`` names, over the same sites.
 
     Returns
     -------
@@ -85,6 +88,7 @@ def simulate(
         Where there are fewer sites than ``quorum.min_sites``.
     """
     plan = _plan_of(plan)
+    earlier = earlier_outcomes(plan, selection)
     vertical = plan.method == "tensor-fmvc"
     views = {name: views_of(name, site, sparse_too=vertical) for name, site in sites.items()}
     if not views:
@@ -100,7 +104,7 @@ def simulate(
     schema = schema or inferred
     with tempfile.TemporaryDirectory(prefix="fedmvc-") as scratch:
         folder = Path(scratch) if backend == "ray" else None
-        make = partial(_array_workers, views, schema, folder)
+        make = partial(_array_workers, views, schema, folder, earlier)
         return _run(plan, make, backend, None if out is None else Path(out), observer)
 
 
@@ -165,9 +169,10 @@ def _array_workers(
     views: Mapping[str, Sequence[View | None]],
     schema: DataSchema,
     folder: Path | None,
+    earlier: Mapping[str, Mapping[str, Any]],
 ) -> dict[int, SiteWorker]:
     return {
-        i: array_worker(name, views[name], schema, folder=folder)
+        i: array_worker(name, views[name], schema, folder=folder, earlier=earlier.get(name))
         for i, name in enumerate(sorted(views))
     }
 

@@ -1,5 +1,7 @@
 """What `simulate` says about arrays it cannot use."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,44 @@ def test_masked_cells_are_missing_and_numpy_numbers_are_numbers():
     masked = simulate(plan, {"a": {"views": [np.ma.masked_invalid(hole)]}})
     assert masked.model.sha256() == simulate(PLAN, {"a": {"views": [hole]}}).model.sha256()
     assert masked.model.sha256() != simulate(PLAN, {"a": {"views": [view]}}).model.sha256()
+
+
+RUN, OTHER = "1234abcd-0000-4000-8000-000000000000", "ffffffff-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("features", "given", "sentence"),
+    [
+        (
+            f"{RUN}@0.4",
+            None,
+            "features names run 1234abcd but simulate was given no selection: give selection = the "
+            "result of that run",
+        ),
+        (
+            f"{RUN}@0.4",
+            OTHER,
+            "features names run 1234abcd but simulate was given the selection of run ffffffff: "
+            "give the result of the run that features names",
+        ),
+        (
+            "",
+            OTHER,
+            "simulate was given the selection of run ffffffff but the plan's features is '': set "
+            f"features = '{OTHER}@0.4' or leave the selection out",
+        ),
+    ],
+)
+def test_plan_and_selection_must_speak_of_one_run(features, given, sentence):
+    selection = None if given is None else SimpleNamespace(run_id=given, site_results={})
+    with pytest.raises(ConfigError) as caught:
+        simulate({**PLAN, "features": features}, {"a": {"views": [VIEW]}}, selection=selection)
+    assert str(caught.value) == sentence
+
+
+def test_a_site_that_the_earlier_run_did_not_have_is_refused_by_name():
+    selection = SimpleNamespace(run_id=RUN, site_results={})
+    plan = {**PLAN, "features": f"{RUN}@0.4"}
+    result = simulate(plan, {"a": {"views": [VIEW]}}, selection=selection)
+    assert (result.status, result.exit_code) == ("failed", 3)
+    assert "site 'a' has no selection of run 1234abcd in its results" in result.stop_reason
