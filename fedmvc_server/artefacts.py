@@ -1,4 +1,4 @@
-"""Files a run leaves at the server: ``result.json``, ``model.npz``, ``model.json``, rounds."""
+"""Files a run leaves at the server: result, rounds, and the model or the selected features."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import ConfigError
+from strategies.feature_selection import FeatureSelection
 from strategies.model import ClusterModel
 from strategies.run_state import RoundRecord
 
@@ -26,6 +27,7 @@ __all__ = [
     "write_model",
     "write_result",
     "write_rounds",
+    "write_selection",
 ]
 
 _PACKAGES = ("fedmvc", "flwr", "numpy", "scipy", "scikit-learn", "torch")
@@ -106,6 +108,12 @@ def write_model(out: Path, model: ClusterModel) -> None:
     np.savez(buffer, **model.arrays())  # type: ignore[arg-type]
     _replace(out / "model.npz", buffer.getvalue())
     _replace(out / "model.json", (json.dumps(model.description(), indent=2) + "\n").encode())
+
+
+def write_selection(out: Path, selection: FeatureSelection) -> None:
+    """Write ``features.csv``, ``selection.npz`` (no pickle) and ``selection.json``."""
+    for name, body in selection.files().items():
+        _replace(out / name, body)
 
 
 def write_rounds(out: Path, history: Iterable[RoundRecord]) -> None:

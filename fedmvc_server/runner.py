@@ -20,9 +20,12 @@ from fedmvc_server.artefacts import (
     write_model,
     write_result,
     write_rounds,
+    write_selection,
 )
 from privacy.disclosure import certificate
 from strategies.base import FederatedStrategy
+from strategies.feature_selection import FeatureSelection
+from strategies.fed_mufsht import FedMUFSHTStrategy
 from strategies.fedhk_mvfc import FedHKStrategy
 from strategies.model import ClusterModel
 from strategies.run_state import RunState, as_rows
@@ -37,6 +40,7 @@ Observer = Callable[[RunState], None]
 _STRATEGIES: dict[str, type[FederatedStrategy]] = {
     "fedhk-mvfc": FedHKStrategy,
     "tensor-fmvc": TensorStrategy,
+    "fed-mufsht": FedMUFSHTStrategy,
 }
 
 
@@ -56,14 +60,17 @@ class RunResult:
     rounds : int
     model : ClusterModel or None
         None too where the method makes none: a vertical run has labels only.
+    selection : FeatureSelection or None
+        The features ranked by name, after a completed fed-mufsht run.
     certificate : dict
     history : list of dict
         ``{round, objective, view_weights, site_weights, bytes_up, bytes_down, seconds, sites}``.
     bytes_up, bytes_down : int
         Encoded messages of the whole run, set-up and finish included.
     site_results : dict
-        By site name: ``labels``, ``membership``, ``personal_model``, and after a vertical run
-        ``vote_labels`` and ``view_labels``. Filled where this process runs the sites too.
+        By site name: ``labels``, ``membership``, ``personal_model``, after a vertical run
+        ``vote_labels`` and ``view_labels``, after a selection ``selection``. Filled where this
+        process runs the sites too.
     """
 
     status: str
@@ -82,6 +89,7 @@ class RunResult:
     dropped: dict[str, str]
     warnings: list[str]
     metrics: dict[str, Any]
+    selection: FeatureSelection | None = None
     site_results: dict[str, Any] = field(default_factory=dict)
 
 
@@ -170,12 +178,15 @@ def _outcome(
         dropped=dict(state.dropped),
         warnings=list(state.warnings),
         metrics=strategy.metrics,
+        selection=strategy.selection if status == "completed" else None,
     )
 
 
 def _write(out: Path, plan: RunPlan, result: RunResult) -> None:
     if result.model is not None:
         write_model(out, result.model)
+    if result.selection is not None:
+        write_selection(out, result.selection)
     write_result(
         out,
         {

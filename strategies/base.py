@@ -22,6 +22,7 @@ from configs.errors import FedMVCError, ProtocolError, QuorumLost, TransportErro
 from configs.plan import RunPlan
 from strategies.exchange import Failure, collect, wait_for_nodes
 from strategies.messages import (
+    FeatureSelection,
     HelloReply,
     HelloRequest,
     Message,
@@ -56,11 +57,14 @@ class FederatedStrategy(Strategy):
     ----------
     model : ClusterModel or None
         The final model, where the method makes one.
+    selection : FeatureSelection or None
+        The features ranked by name, where the method ranks them.
     metrics : dict
         What the method measured of its result.
     """
 
     model: ClusterModel | None = None
+    selection: FeatureSelection | None = None
 
     def __init__(
         self,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -164,6 +167,20 @@ class FeatureSelection:
                 view: list(columns) for view, columns in zip(self.views, self.columns, strict=True)
             },
             "selected": {view: list(columns) for view, columns in self.selected().items()},
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of a selection by name, the same at the server and at every site."""
+        table = io.StringIO()
+        writer = csv.DictWriter(table, list(next(self.rows())), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows())
+        arrays = io.BytesIO()
+        np.savez(arrays, **self.arrays())  # type: ignore[arg-type]
+        return {
+            "features.csv": table.getvalue().encode(),
+            "selection.npz": arrays.getvalue(),
+            "selection.json": (json.dumps(self.description(), indent=2) + "\n").encode(),
         }
 
     @classmethod

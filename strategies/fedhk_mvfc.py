@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from configs.errors import ConfigError, DataRefused
 from strategies.acceleration import STAGE_LIMIT, FixedPointDriver, Query
 from strategies.aggregation import collapse_warnings
+from strategies.agreed_views import AgreedViews, agree_on_views, schema_conflicts
 from strategies.averaging import AveragingDriver
 from strategies.base import FederatedStrategy, Protocol
 from strategies.fedhk_replies import (
@@ -30,13 +31,7 @@ from strategies.fedhk_replies import (
     statistics_limits,
     statistics_shapes,
 )
-from strategies.fedhk_setup import (
-    AgreedViews,
-    Setup,
-    agree_on_views,
-    schema_conflicts,
-    starting_centers,
-)
+from strategies.fedhk_setup import Setup, starting_centers
 from strategies.messages import (
     LIMITS,
     ChangeCoder,

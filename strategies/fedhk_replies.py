@@ -9,8 +9,8 @@ import numpy as np
 
 from configs.errors import ProtocolError
 from strategies.acceleration import Query
+from strategies.agreed_views import AgreedViews
 from strategies.averaging import SiteModel
-from strategies.fedhk_setup import AgreedViews
 from strategies.messages import (
     ChangeCoder,
     CodedStatistics,

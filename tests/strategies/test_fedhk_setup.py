@@ -16,7 +16,7 @@ from strategies.fedhk_replies import (
     statistics_limits,
     statistics_shapes,
 )
-from strategies.fedhk_setup import agree_on_views, schema_conflicts
+from strategies.agreed_views import agree_on_views, schema_conflicts
 from strategies.messages import (
     ChangeCoder,
     CodedStatistics,
