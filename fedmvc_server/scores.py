@@ -20,7 +20,11 @@ Scores = dict[str, dict[str, float]]
 
 
 def horizontal_scores(
-    plan: RunPlan, records: Mapping[str, Any], result: RunResult, truth: Path
+    plan: RunPlan,
+    records: Mapping[str, Any],
+    columns: Mapping[str, Sequence[str]],
+    result: RunResult,
+    truth: Path,
 ) -> Scores:
     """Score the sites' labels side by side, beside k-means on the pooled rows.
 
@@ -28,9 +32,16 @@ def horizontal_scores(
     ----------
     plan : RunPlan
     records : mapping
-        Ids and views of each site, by name.
+        Ids and views of each site, by name, with all columns.
+    columns : mapping
+        Names of each view's columns.
     result : RunResult
     truth : Path
+
+    Returns
+    -------
+    dict
+        After a run on selected columns k-means has two entries: on these and on all columns.
 
     Raises
     ------
@@ -42,22 +53,42 @@ def horizontal_scores(
     ids = [record for name in names for record in result.site_results[name].ids]
     expected = match_truth(known, ids, truth.name)
     labels = np.concatenate([result.site_results[name].labels for name in names])
-    views = _pooled_views([records[name] for name in names], result)
-    return {
-        f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels),
-        "k-means on pooled rows": score(expected, pooled_kmeans(views, plan.n_clusters, plan.seed)),
-    }
-
-
-def _pooled_views(records: Sequence[Any], result: RunResult) -> list[NDArray[np.float64]]:
-    """Rows of all sites side by side, NaN where a site lacks a view."""
     model = result.model
+    used: dict[str, Sequence[str]] = {}
+    if model is not None:
+        used = dict(zip(model.views, model.columns, strict=True))
+    baselines = {"k-means on pooled rows": used}
+    if plan.features:
+        held = {view for name in names for view in records[name].views}
+        baselines = {
+            "k-means on pooled rows, selected columns": used,
+            "k-means on pooled rows, all columns": {v: c for v, c in columns.items() if v in held},
+        }
+    scores = {f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels)}
+    for words, wanted in baselines.items():
+        views = _pooled_views([records[name] for name in names], columns, wanted)
+        scores[words] = score(expected, pooled_kmeans(views, plan.n_clusters, plan.seed))
+    return scores
+
+
+def _pooled_views(
+    records: Sequence[Any],
+    columns: Mapping[str, Sequence[str]],
+    wanted: Mapping[str, Sequence[str]],
+) -> list[NDArray[np.float64]]:
+    """Rows of all sites side by side, wanted columns only, NaN where a site lacks a view."""
     blocks = []
-    for h, view in enumerate(() if model is None else model.views):
-        width = 0 if model is None else len(model.columns[h])
+    for view, names in wanted.items():
+        place = {column: j for j, column in enumerate(columns[view])}
+        places = [place[name] for name in names]
         blocks.append(
             np.concatenate(
-                [r.views.get(view, np.full((len(r.ids), width), np.nan)) for r in records]
+                [
+                    r.views[view].take(places, axis=1)
+                    if view in r.views
+                    else np.full((len(r.ids), len(places)), np.nan)
+                    for r in records
+                ]
             )
         )
     return blocks
