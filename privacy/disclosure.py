@@ -192,8 +192,8 @@ def _selecting(plan: RunPlan) -> tuple[str, ...]:
         f"W holds {plan.n_clusters} numbers for each column, and these are linear combinations of "
         "the site's records: without secure aggregation the server sees those of each single site "
         "and can read an unusual record from them almost as it is (one three times as large as the "
-        "other 99: cosine 0.96 with a column of W), and of a site with few records any record: the "
-        "site trusts the server not to.",
+        "other 99: cosine 0.99 with a mix of the columns of W), and of a site with few records "
+        "much of any record: the site trusts the server not to.",
         "Every site receives the pooled scaling of the columns and, each round, the weighted mean "
         "of the weights of all sites: with two sites each can work out much of the other's.",
         *keys,

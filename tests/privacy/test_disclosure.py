@@ -106,7 +106,7 @@ def test_a_run_on_selected_columns_says_what_they_tell(features, words):
         "W holds 4 numbers for each column",
         "without secure aggregation the server sees those of each single site and can read an "
         "unusual record from them almost as it is",
-        "of a site with few records any record: the site trusts the server not to",
+        "of a site with few records much of any record: the site trusts the server not to",
         "with two sites each can work out much of the other's",
         "what is selected tells something about the patients of all sites",
         "There is no differential privacy and no secure aggregation.",
