@@ -18,7 +18,10 @@ from strategies.records import from_record, to_record
 
 __all__ = ["ACTIONS", "app", "forward"]
 
-ACTIONS = ("hello", "prepare", "seed", "link", "align", "round", "finish")
+ACTIONS = (
+    *("hello", "prepare", "seed", "link", "align", "survey", "scale"),
+    *("round", "share", "refine", "finish"),
+)
 """The actions of message types ``train.<action>`` that are forwarded."""
 
 _LOG = logging.getLogger(__name__)

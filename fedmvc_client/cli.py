@@ -66,6 +66,13 @@ def check(
         enforce_plan(config.name, config.policy, checked)
         if checked.method == "tensor-fmvc":
             _check_vertical(site, config, schema, data, checked)
+        elif checked.method == "fed-mufsht":
+            _check_selecting(site, data, checked)
+        elif checked.features:
+            from fedmvc_client.feature_choice import describe_chosen
+            from fedmvc_client.sources import FolderSource
+
+            describe_chosen(FolderSource(site), checked)
     report = {
         "site": config.name,
         "rows": data.report.rows,
@@ -100,6 +107,20 @@ def _check_vertical(
     for name, view in data.views.items():
         sentence = f"view '{name}' of site '{config.name}'"
         prepare_rows(view, plan.n_clusters, plan.tensor.scaling, sentence)
+
+
+def _check_selecting(site: Path, data: SiteData, plan: RunPlan) -> None:
+    """Take a selection run's first step here, sums unsent: what it refuses, the run would."""
+    import numpy as np
+
+    from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
+    from fedmvc_client.sources import FolderSource, Records
+    from strategies.messages import SurveyRequest
+
+    records = Records(data.ids, dict(data.views))
+    participant = FedMUFSHTParticipant.begin(plan, "check", FolderSource(site), records)
+    n_columns = np.array([view.shape[1] for view in data.views.values()], dtype=np.int64)
+    participant.survey(SurveyRequest("check", plan.plan_id, tuple(data.views), n_columns))
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import ConfigError, ProtocolError
-from fedmvc_client.sources import Outcome, SiteResult, VerticalResult
+from fedmvc_client.outcomes import Outcome, SelectionResult, SiteResult, VerticalResult
 from strategies.messages import ClusterModel, FeatureSelection
 
 __all__ = ["membership_table", "read_model", "read_results", "read_selection", "write_results"]
@@ -40,7 +40,7 @@ def membership_table(result: Outcome) -> pa.Table:
 
 
 def write_results(folder: Path, result: Outcome) -> None:
-    """Write ``membership.parquet`` and, where there is a model, it and the personal one.
+    """Write ``membership.parquet``, and the models or the selection where there are any.
 
     Everything is written beside the target first and moved there whole, so an interrupted write
     leaves the earlier results, or none.
@@ -56,6 +56,9 @@ def write_results(folder: Path, result: Outcome) -> None:
             (draft / "model.json").write_text(
                 json.dumps(result.model.description(), indent=2) + "\n", encoding="utf-8"
             )
+        if isinstance(result, SelectionResult):
+            for file, body in result.selection.files().items():
+                (draft / file).write_bytes(body)
         if folder.exists():
             shutil.rmtree(folder)
         draft.rename(folder)
@@ -116,6 +119,9 @@ def read_results(folder: Path) -> Outcome | None:
             table["view_label"].to_numpy(),
             len(columns),
         )
+    if (folder / "selection.json").is_file():
+        selection = read_selection(folder / "selection.json", folder / "selection.npz")
+        return SelectionResult(ids, table["label"].to_numpy(), selection, len(columns))
     return SiteResult(
         ids,
         table["label"].to_numpy(),

@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 
 from configs.errors import InternalError, TransportError
@@ -256,6 +257,9 @@ def serve_sites(
     stop : threading.Event
         Ends the service when set.
     """
+    # Before any site's thread: while one first imports pyarrow, scikit-learn finds it half loaded
+    # in another's sys.modules and fails.
+    import_module("fedmvc_client.results")
     folder = simulation_folder(run_id)
     workers = {str(partition_id): worker for partition_id, worker in make_workers().items()}
     # The parent is shared by this user's simulations and lies in the system's temporary folder.

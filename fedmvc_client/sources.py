@@ -15,12 +15,16 @@ from configs.errors import DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
+from fedmvc_client.outcomes import Outcome, SelectionResult
 from privacy.alignment import ROW_NUMBER, TOKEN_BYTES, link_tokens, read_linkage_key
-from strategies.messages import ClusterModel, FeatureSelection, ViewDescription
+from strategies.messages import FeatureSelection, ViewDescription
 
 Floats = NDArray[np.float64]
 #: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
 View: TypeAlias = Any
+
+#: Columns of a view that are noted one by one.
+_COLUMNS_NOTED = 5
 
 
 @dataclass(frozen=True)
@@ -34,54 +38,6 @@ class Records:
     ids: tuple[str, ...]
     views: Mapping[str, View]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SiteResult:
-    """What a run leaves at the site and nowhere else.
-
-    ``membership`` is (n, c); ``labels`` (n,) is its largest entry's cluster; ``personal_model`` is
-    the blend of Eqs. 63-64.
-    """
-
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
-    membership: Floats
-    model: ClusterModel
-    personal_model: ClusterModel
-
-
-@dataclass(frozen=True)
-class VerticalResult:
-    """What a vertical run leaves at the site and nowhere else.
-
-    Row i belongs to ``ids[i]``, all (n,) labels are in 0..K-1, -1 where there is none: ``labels``
-    of the run, ``vote_labels`` of the aligned majority vote without the tensor term, both for rows
-    that all sites hold, and ``view_labels``, what the site's own view says alone. Nobody has a
-    model of the patients' data, so ``model`` and ``personal_model`` are None.
-    """
-
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
-    vote_labels: NDArray[np.int64]
-    view_labels: NDArray[np.int64]
-    n_clusters: int
-
-    @property
-    def model(self) -> None:
-        """None: labels need no model."""
-
-    @property
-    def personal_model(self) -> None:
-        """None, as `model`."""
-
-    @property
-    def membership(self) -> Floats:
-        """Membership (n, K): 1 in the row's cluster, a row of 0 where it has no label."""
-        return np.asarray(self.labels[:, None] == np.arange(self.n_clusters), dtype=np.float64)
-
-
-Outcome = SiteResult | VerticalResult
 
 
 @dataclass(frozen=True)
@@ -143,6 +99,18 @@ class Source(Protocol):
     def selection(self, run_id: str) -> FeatureSelection | None:
         """Return the features that a run selected; None where it left no selection here."""
         ...
+
+
+def _counted(columns: Mapping[str, int], what: str) -> list[str]:
+    """Say how many cells of each column are ``what``: of many columns, of all together."""
+    found = {column: count for column, count in columns.items() if count}
+    if len(found) <= _COLUMNS_NOTED:
+        return [f"column '{column}': {count} cells {what}" for column, count in found.items()]
+    most = max(found, key=lambda column: found[column])
+    return [
+        f"{sum(found.values())} cells {what} in {len(found)} of {len(columns)} columns, most of "
+        f"them ({found[most]}) in '{most}'"
+    ]
 
 
 def describe_views(schema: DataSchema, held: Sequence[str]) -> tuple[ViewDescription, ...]:
@@ -208,14 +176,13 @@ class FolderSource:
 
         data = load_site(self.folder, self.schema, self.config)
         notes = [
-            f"site '{self.name}', view '{view}', column '{column}': {count} cells {what}"
+            f"site '{self.name}', view '{view}', {sentence}"
             for what, counts in (
                 ("missing", data.report.missing),
                 ("outside their declared bounds", data.report.outside_bounds),
             )
             for view, columns in counts.items()
-            for column, count in columns.items()
-            if count
+            for sentence in _counted(columns, what)
         ]
         notes += [
             f"site '{self.name}', view '{view}': {count} of {data.report.rows} records lack it"
@@ -375,4 +342,4 @@ class ArraySource:
     def selection(self, run_id: str) -> FeatureSelection | None:
         """Return the selection of an earlier run, given or kept."""
         kept = self._earlier.get(run_id) or self.result(run_id)
-        return getattr(kept, "selection", None)
+        return kept.selection if isinstance(kept, SelectionResult) else None

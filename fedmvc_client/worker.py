@@ -24,19 +24,13 @@ from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
+from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
+from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.participants.tensor_fmvc import TensorParticipant
 from fedmvc_client.policy import enforce_cohort, enforce_plan
-from fedmvc_client.sources import (
-    ArraySource,
-    FolderSource,
-    Outcome,
-    Records,
-    SiteResult,
-    Source,
-    View,
-)
+from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
 from strategies.messages import (
     HelloReply,
     HelloRequest,
@@ -60,6 +54,7 @@ _STATE = "state.npz"
 _PARTICIPANTS: dict[str, type[Participant]] = {
     "fedhk-mvfc": FedHKParticipant,
     "tensor-fmvc": TensorParticipant,
+    "fed-mufsht": FedMUFSHTParticipant,
 }
 #: Method and action of each request.
 _ACTION_OF = {

@@ -159,15 +159,15 @@ def simulate(
     ] = None,
     truth: Annotated[
         Path | None,
-        typer.Option(help="CSV of id,label: after the run, score it beside pooled k-means."),
+        typer.Option(help="CSV of id,label: after the run, score it beside its baselines."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a federation's both halves on this machine.
 
     The sites' folders in DATA get their memberships (SITE/results/RUN_ID); OUT gets the model, the
-    rounds and result.json (a vertical run leaves labels at the sites and no model). Exit code: 0,
-    or the code of the error (see the README's table).
+    rounds and result.json (a vertical run leaves labels at the sites and no model, a selection
+    features.csv). Exit code: 0, or the code of the error (see the README's table).
     """
     checked = RunPlan.load(plan)
     from fedmvc_server.artefacts import refuse_taken
@@ -201,6 +201,7 @@ def simulate(
         print(summary(result, out, scores))
         if result.status == "completed":
             kept = "memberships" if result.model is not None else "labels"
+            kept = "selection and clusters" if result.selection is not None else kept
             print(f"each site's {kept}: {data}/SITE/results/{result.run_id}")
     if unscored is not None:
         _end(unscored.code, f"the run completed but is not scored: {unscored.public_message}")

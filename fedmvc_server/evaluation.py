@@ -39,10 +39,12 @@ def score(truth: Labels, labels: Labels) -> dict[str, float]:
     }
 
 
-def pooled_kmeans(views: Sequence[Floats], n_clusters: int, seed: int) -> Labels:
-    """Labels of k-means (10 starts) on all rows and standardised columns side by side.
+def pooled_kmeans(
+    views: Sequence[Floats], n_clusters: int, seed: int, *, scaled: bool = True
+) -> Labels:
+    """Labels of k-means (10 starts) on all rows and columns side by side.
 
-    Missing cells take their column's mean.
+    Columns are standardised unless ``scaled`` is False. Missing cells take their column's mean.
     """
     columns = []
     for view in views:
@@ -51,6 +53,9 @@ def pooled_kmeans(views: Sequence[Floats], n_clusters: int, seed: int) -> Labels
         centred = np.where(observed, view, 0.0)
         mean = centred.sum(axis=0) / count
         residual = np.where(observed, view - mean, 0.0)
+        if not scaled:
+            columns.append(residual)
+            continue
         spread = np.sqrt((residual**2).sum(axis=0) / count)
         columns.append(residual / np.where(spread > 0, spread, 1.0))
     table = np.concatenate(columns, axis=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedmvc_server.noise_control import NoiseControl
 from fedmvc_server.runner import RunResult
+from strategies.feature_selection import FeatureSelection
 from strategies.model import ClusterModel
 
 __all__ = ["noise_summary", "summary"]
@@ -15,6 +16,8 @@ __all__ = ["noise_summary", "summary"]
 #: Coordinates of a centre shown for each view, and clusters shown.
 _SHOWN = 6
 _CLUSTERS_SHOWN = 20
+#: Columns of a selection that are named.
+_COLUMNS_SHOWN = 8
 
 
 def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
@@ -33,12 +36,15 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     lines = [f"{result.status} after {result.rounds} rounds, {result.wall_s:.1f} s{why}"]
     if result.model is not None and result.metrics:
         lines += _of_model(result, result.model)
+    elif result.selection is not None:
+        lines += _of_selection(result, result.selection)
     elif "cluster_sizes" in result.metrics:
         lines += _of_labels(result)
     for method, score in scores.items():
         values = f"NMI {score['nmi']:.4f}, ARI {score['ari']:.4f}"
         lines.append(f"{method}: accuracy {score['accuracy']:.4f}, {values}")
-    left = "no row" if result.model is not None else "tokens and labels, no measurement"
+    labels_left = result.model is None and result.selection is None
+    left = "tokens and labels, no measurement" if labels_left else "no row"
     lines.append(
         f"bytes        {result.bytes_up:,} up, {result.bytes_down:,} down; {left} left a site"
     )
@@ -96,6 +102,33 @@ def _of_labels(result: RunResult) -> list[str]:
     lines.append(f"aligned vote without the tensor term: agrees on {vote['agreement']:.1%} of rows")
     if metrics["rows_without_label"]:
         lines.append(f"{metrics['rows_without_label']} rows have no data at any site and no label")
+    return lines
+
+
+def _of_selection(result: RunResult, selection: FeatureSelection) -> list[str]:
+    """Say what a selection found: how many columns of each view, the first of them, the sites."""
+    metrics = result.metrics
+    lines = [f"patients     {metrics['rows']} at {len(result.sites)} sites"]
+    m = sum(metrics["selected"].values())
+    lines.append(
+        f"selected     {m} of {len(selection.ranking)} columns (ratio {selection.ratio:g})"
+    )
+    for view, weight in metrics["view_weights"].items():
+        lines.append(
+            f"view {view}: {metrics['selected'][view]} of {metrics['features'][view]} columns, "
+            f"weight {weight:.3f}"
+        )
+    first = [row for _, row in zip(range(_COLUMNS_SHOWN), selection.rows(), strict=False)]
+    named = ", ".join(f"{row['view']}.{row['column']} {row['score']:.3f}" for row in first)
+    lines.append(f"first        {named}{', ...' if m > len(first) else ''}")
+    for site, weight in metrics["weights"].items():
+        quality = metrics["quality"].get(site)
+        own = "" if quality is None else f"its own clusterings agree to NMI {quality:.3f}, "
+        lines.append(f"site '{site}': {own}weight {weight:.3f}")
+    lines.append(
+        f"agreement    the mean keeps {metrics['kept']:.3f} of the norm of the sites' weights "
+        "(1 = they agree)"
+    )
     return lines
 
 

@@ -14,7 +14,7 @@ from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, sco
 from fedmvc_server.runner import RunResult
 from privacy.alignment import normalise_id
 
-__all__ = ["horizontal_scores", "read_truth_by_rule", "vertical_scores"]
+__all__ = ["Scores", "horizontal_scores", "pooled_views", "read_truth_by_rule", "vertical_scores"]
 
 Scores = dict[str, dict[str, float]]
 
@@ -66,12 +66,12 @@ def horizontal_scores(
         }
     scores = {f"{plan.method} ({plan.fedhk.aggregation})": score(expected, labels)}
     for words, wanted in baselines.items():
-        views = _pooled_views([records[name] for name in names], columns, wanted)
+        views = pooled_views([records[name] for name in names], columns, wanted)
         scores[words] = score(expected, pooled_kmeans(views, plan.n_clusters, plan.seed))
     return scores
 
 
-def _pooled_views(
+def pooled_views(
     records: Sequence[Any],
     columns: Mapping[str, Sequence[str]],
     wanted: Mapping[str, Sequence[str]],

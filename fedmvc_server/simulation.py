@@ -254,6 +254,10 @@ def score_folders(
     records = {name: sources[name].load() for name in sorted(result.site_results)}
     if plan.method == "tensor-fmvc":
         return vertical_scores(plan, records, result, truth, id_rule_of(data))
+    if plan.method == "fed-mufsht":
+        from fedmvc_server.selection_scores import selection_scores
+
+        return selection_scores(plan, records, result, truth)
     columns = {v.name: v.columns for name in records for v in sources[name].describe()}
     return horizontal_scores(plan, records, columns, result, truth)
 

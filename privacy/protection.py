@@ -1,9 +1,9 @@
 """The seam between a site's sums and the messages that carry them away.
 
-The sums of every round of an exact aggregation and of the finish pass a :class:`Protection` before
-they leave. What a site sends before round 1 (counts, moments, proposed centres, spread sums) and
-the local models of the averaging aggregations do not. Today there is one protection, which changes
-nothing.
+The sums of every round of an exact aggregation and of the finish, and all sums of Fed-MUFSHT, pass
+a :class:`Protection` before they leave. What a FedHK-MVFC site sends before round 1 (counts,
+moments, proposed centres, spread sums), the local models of its averaging aggregations, and the NMI
+of a Fed-MUFSHT site do not. Today there is one protection, which changes nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ class Protection(Protocol):
         Parameters
         ----------
         exchange : int
-            Number of the round; 0 for the finish.
+            Never the same for two sums of a run. FedHK-MVFC: number of the round, 0 for the finish.
+            Fed-MUFSHT: 1 survey, 2 scale, 2 + the round's number, 3 + max_rounds refine.
         sums : sequence of ndarray
-            A round: numerators, masses, dispersion (see `SufficientStatistics`). The finish: mean
-            membership (c,), dispersion (s,), partition coefficient (1,).
+            FedHK-MVFC, a round: numerators, masses, dispersion (see `SufficientStatistics`). The
+            finish: mean membership (c,), dispersion (s,), partition coefficient (1,). Fed-MUFSHT:
+            see `SurveyReply`, `ScalingReply`, `ShareReply`, `RefineReply`.
         """
         ...
 

@@ -179,7 +179,8 @@ class RoundOutcome:
     objective : float
         Mean F of the sites.
     kept : float
-        ``||W~||`` over the mean ``||W_k||``: near 1 where the sites' weights agree.
+        ``||W~||`` over the norm that its views have at the sites in the mean: near 1 where the
+        sites' weights agree.
     """
 
     weights: Floats
@@ -188,30 +189,33 @@ class RoundOutcome:
     kept: float
 
 
-def aggregate(sums: Sequence[Floats], weight: float) -> RoundOutcome:
+def aggregate(sums: Sequence[Floats], sizes: Sequence[int], n_sites: int) -> RoundOutcome:
     """Divide a round's sums by the weight behind each entry.
 
     Parameters
     ----------
     sums : sequence of ndarray
         The summed `ShareReply`.
-    weight : float
-        Sum of gamma of the sites in ``sums``, > 0.
+    sizes : sequence of int
+        d_v.
+    n_sites : int
+        How many these are.
 
     Returns
     -------
     RoundOutcome
         A site that lacks a feature has no part in its mean, so it does not shrink it.
     """
-    weighted, mass, alpha, (objective, norm) = sums
+    weighted, mass, alpha, norms, (objective,) = sums
     observed = mass > 0
     mean = weighted / np.where(observed, mass, 1.0)[:, None]
     mean[~observed] = 0.0
-    norm = float(norm) / weight
+    behind = np.array([part.max() for part in np.split(mass, np.cumsum(sizes)[:-1])])
+    norm = float(np.linalg.norm(norms / np.where(behind > 0, behind, 1.0)))
     return RoundOutcome(
         mean,
         np.asarray(alpha / max(float(alpha.sum()), np.finfo(float).tiny)),
-        float(objective) / weight,
+        float(objective) / n_sites,
         float(np.linalg.norm(mean)) / norm if norm > 0 else 0.0,
     )
 

@@ -151,7 +151,9 @@ class FedMUFSHTStrategy(FederatedStrategy):
             received = sum(self._gamma[site] for site in replies)
             self._gamma = {site: self._gamma[site] / received for site in replies}
             self._last = aggregate(
-                summed({site: reply.sums for site, reply in replies.items()}), received
+                summed({site: reply.sums for site, reply in replies.items()}),
+                self._views.dims,
+                len(replies),
             )
             weights = self._last.weights
             self.record_round(

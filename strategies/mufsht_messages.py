@@ -102,10 +102,11 @@ class ShareRequest:
 
 @dataclass(frozen=True)
 class ShareReply:
-    """Sums of what the site weighs by gamma.
+    """Sums of a round.
 
-    Its weights W (D, k), turned onto the broadcast; 1 for each feature it observes (D,); its view
-    weights alpha (V,); its objective F and the norm of W (2,).
+    Times gamma: the site's weights W (D, k), turned onto the broadcast; 1 for each feature it
+    observes (D,); its view weights alpha (V,); the norm of each view's W (V,). As it is: its
+    objective F (1,).
     """
 
     run_id: str

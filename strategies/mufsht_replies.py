@@ -89,13 +89,13 @@ def check_share(reply: ShareReply, views: AgreedViews, k: int, weight: float) ->
     ProtocolError
     """
     d, v = views.n_columns, len(views.names)
-    _check_shapes(reply.sums, [(d, k), (d,), (v,), (2,)], "weighted sums")
-    _, mass, alpha, (_, norm) = reply.sums
+    _check_shapes(reply.sums, [(d, k), (d,), (v,), (v,), (1,)], "weighted sums")
+    _, mass, alpha, norms, _ = reply.sums
     fits = (
         np.isin(mass, (0.0, weight)).all()
         and (alpha >= 0).all()
         and abs(float(alpha.sum()) - weight) <= _ROUNDING
-        and norm >= 0
+        and (norms >= 0).all()
     )
     if not fits:
         raise ProtocolError("the weighted sums do not fit the site's weight")

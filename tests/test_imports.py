@@ -33,6 +33,8 @@ ALSO = {
         "strategies.tensor_blending",
         "strategies.tensor_svd",
     },
+    # a site rates its weights by the rule that the server ranks features by
+    "fedmvc_client.solvers.feature_site": {"strategies.feature_ranking"},
     # runs both halves on one machine; socket_server is the worker's half of the relay
     "fedmvc_server.simulation": {
         "fedmvc_client.app",

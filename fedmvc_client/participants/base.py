@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.plan import RunPlan
-from fedmvc_client.sources import Outcome, Records, Source
+from fedmvc_client.outcomes import Outcome
+from fedmvc_client.sources import Records, Source
 from strategies.messages import Message
 
 Arrays = Mapping[str, NDArray[np.generic]]

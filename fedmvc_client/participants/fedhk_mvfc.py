@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from configs.errors import DataRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.outcomes import SiteResult
 from fedmvc_client.participants.fedhk_averaging import LocalModels, personal_model
 from fedmvc_client.participants.fedhk_checks import (
     check_finish,
@@ -24,7 +25,7 @@ from fedmvc_client.solvers.fuzzifier import hard_labels
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spread_sums
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
-from fedmvc_client.sources import Records, SiteResult, Source
+from fedmvc_client.sources import Records, Source
 from privacy.protection import protection_for
 from strategies.messages import (
     LIMITS,

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from configs.compatibility import one_view_only
 from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.outcomes import VerticalResult
 from fedmvc_client.participants.tensor_checks import check_sweep, shared_rows, unpacked_mask
 from fedmvc_client.solvers.tensor_site import TensorSite
-from fedmvc_client.sources import Link, Records, Source, VerticalResult
+from fedmvc_client.sources import Link, Records, Source
 from strategies.messages import (
     AlignRequest,
     LinkReply,

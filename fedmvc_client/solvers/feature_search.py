@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from fedmvc_client.solvers.tensor_learning import TensorLearning
 from fedmvc_client.solvers.thro import THRO
 from fedmvc_client.solvers.thro_fitness import FreeEmbeddingFitness, fold, unfold
 from fedmvc_client.solvers.thro_keys import KeysFitness, search_keys
+
+Floats = NDArray[np.float64]
 
 #: Rounds of the closed loop; swarm iterations and sweeps in each.
 ROUNDS = 2
@@ -24,6 +28,10 @@ SCALE = 0.1
 def closed_loop(
     model: TensorLearning,
     *,
+    start: Sequence[Floats] | None = None,
+    rounds: int = ROUNDS,
+    iterations: int = ITERATIONS,
+    sweeps: int = SWEEPS,
     variant: Variant = "hc-thro",
     population: int = 30,
     random_state: int = 0,
@@ -37,26 +45,34 @@ def closed_loop(
     ----------
     model : TensorLearning
         Started here.
+    start : sequence of ndarray of shape (d_v, k), optional
+        Weights of every view that one horse starts from (Eq. 18).
+    rounds, iterations, sweeps : int
+        Rounds of the loop; swarm iterations and sweeps in each. Without sweeps the search alone
+        makes the weights.
     variant, population, random_state
         As for :class:`fedmvc_client.solvers.thro.THRO`.
 
     Returns
     -------
     list of float
-        The objective after each sweep; it may rise where the swarm takes over again.
+        The objective after each sweep, or after each search where there is no sweep; it may rise
+        where the swarm takes over again.
     """
     sizes = [len(view) for view in model.problem().views]
+    seeds = [] if start is None else [_position(model, start)]
     swarm = THRO(
         sum(sizes) * model.rank,
         variant=variant,
         population=population,
-        iterations=ROUNDS * ITERATIONS,
+        iterations=rounds * iterations,
         scale=SCALE,
+        seeds=seeds,
         random_state=random_state,
         device=model.device,
     )
     history: list[float] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         with one_intra_op_thread():
             problem = model.problem()
             fitness = FreeEmbeddingFitness(
@@ -68,11 +84,17 @@ def closed_loop(
                 targets=problem.targets,
                 tau=problem.tau if problem.targets is not None else 0.0,
             )
-            found = unfold(swarm.run(fitness, ITERATIONS).position, sizes)
+            found = unfold(swarm.run(fitness, iterations).position, sizes)
         model.start_from(model.spread([w.cpu().numpy() for w in found]))
-        history += model.descend(SWEEPS, 0.0)
-        swarm.place(fold([torch.tensor(w) for w in model.gather(model.weights)]).to(model.device))
+        history += model.descend(sweeps, 0.0) or [model.objective()]
+        swarm.place(_position(model, model.weights))
     return history
+
+
+def _position(model: TensorLearning, weights: Sequence[Floats]) -> torch.Tensor:
+    """Return weights of every view as a position of the swarm."""
+    held = [torch.tensor(np.ascontiguousarray(w)) for w in model.gather(weights)]
+    return fold(held).to(model.device)
 
 
 def refine_order(
@@ -80,6 +102,7 @@ def refine_order(
     order: NDArray[np.int64],
     m: int,
     *,
+    variant: Variant = "hc-thro",
     random_state: int = 0,
 ) -> NDArray[np.int64]:
     """Search for m features that explain the embeddings better than the first of an order.
@@ -92,7 +115,8 @@ def refine_order(
         Features of all views side by side, best first.
     m : int
         Features wanted.
-    random_state : int
+    variant, random_state
+        As for :class:`fedmvc_client.solvers.thro.THRO`.
 
     Returns
     -------
@@ -103,5 +127,7 @@ def refine_order(
     embeddings = [torch.from_numpy(z) for z in model.embeddings if z is not None]
     with one_intra_op_thread():
         fitness = KeysFitness(views, embeddings, m)
-        found = search_keys(fitness, torch.from_numpy(order), random_state=random_state)
+        found = search_keys(
+            fitness, torch.tensor(order), variant=variant, random_state=random_state
+        )
     return found.order.numpy()

@@ -39,6 +39,8 @@ WEIGHT_STEPS = 3
 _LAPLACIAN_BOUND = 2.0
 #: Least view weight that a weight matrix is divided by.
 _LEAST_WEIGHT = 1e-300
+#: Below this many cells starting threads for a block costs more than it saves.
+_THREADED_CELLS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class TensorLearning:
     simplex : {"view", "sample", "none"}, default "view"
     device : str, default "cpu"
     n_threads : int, optional
-        Views at a time; no result depends on it.
+        Views at a time, by default one where there are few cells; no result depends on it.
     name : str, default "the data"
         How a sentence calls the views.
 
@@ -139,7 +141,8 @@ class TensorLearning:
         self.rank = rank
         self.n_features = [len(view) for view in views]
         self.device = resolve_device(device)
-        self._n_threads = n_threads
+        cells = sum(view.size for view in views)
+        self._n_threads = 1 if n_threads is None and cells < _THREADED_CELLS else n_threads
         self._beta, self._lam, self._mu, self._temp = beta, lam, mu, temp
         #: Views that take part, and the tensors of each.
         self._active = [v for v, view in enumerate(views) if view.any()]

@@ -8,6 +8,7 @@ import pytest
 from configs.errors import DataRefused, ProtocolError
 from configs.profiles import resolve_heat_kernel
 from strategies.acceleration import Query
+from strategies.agreed_views import agree_on_views, schema_conflicts
 from strategies.fedhk_replies import (
     check_finish,
     check_prepare,
@@ -16,7 +17,6 @@ from strategies.fedhk_replies import (
     statistics_limits,
     statistics_shapes,
 )
-from strategies.agreed_views import agree_on_views, schema_conflicts
 from strategies.messages import (
     ChangeCoder,
     CodedStatistics,

@@ -1,0 +1,347 @@
+"""The site half of Fed-MUFSHT: sums for the scaling, then an NMI and weighted weights a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from configs.errors import DataRefused, ProtocolError
+from configs.plan import RunPlan
+from fedmvc_client.outcomes import SelectionResult
+from fedmvc_client.participants.mufsht_checks import (
+    check_fit,
+    check_refine,
+    check_scaling,
+    check_selection,
+    check_share,
+    check_survey,
+)
+from fedmvc_client.policy import enforce_view
+from fedmvc_client.solvers.feature_preparation import (
+    check_text,
+    feature_moments,
+    holds_counts,
+    text_rows,
+)
+from fedmvc_client.solvers.feature_site import FeatureSite, SiteFit
+from fedmvc_client.solvers.preprocessing import LARGEST
+from fedmvc_client.sources import Records, Source
+from privacy.protection import protection_for
+from strategies.messages import (
+    FeatureScaling,
+    FitReply,
+    FitRequest,
+    Message,
+    RefineReply,
+    RefineRequest,
+    ScalingReply,
+    ScalingRequest,
+    SelectionReply,
+    SelectionRequest,
+    ShareReply,
+    ShareRequest,
+    SurveyReply,
+    SurveyRequest,
+)
+
+Floats = NDArray[np.float64]
+
+
+class FedMUFSHTParticipant:
+    """One site in one run of Fed-MUFSHT (see `Participant`).
+
+    Parameters
+    ----------
+    plan : RunPlan
+    run_id : str
+    source : Source
+        Name, policy, device, and what it says of its columns.
+    records : Records
+
+    Raises
+    ------
+    DataRefused
+        Where there are fewer records than clusters.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, type]] = {
+        "survey": SurveyRequest,
+        "scale": ScalingRequest,
+        "round": FitRequest,
+        "share": ShareRequest,
+        "refine": RefineRequest,
+        "finish": SelectionRequest,
+    }
+    REPLAYED: ClassVar[tuple[str, ...]] = ("survey", "scale")
+
+    def __init__(self, plan: RunPlan, run_id: str, source: Source, records: Records) -> None:
+        self.plan = plan
+        self.run_id = run_id
+        self.site = source.name
+        self.records = records
+        self._source = source
+        self._settings = plan.mufsht_settings()
+        self._protection = protection_for(plan)
+        n_rows = len(records.ids)
+        if n_rows < plan.n_clusters:
+            raise DataRefused(
+                f"site '{self.site}' has {n_rows} rows but n_clusters is {plan.n_clusters}: ask "
+                "for fewer clusters or leave the run"
+            )
+        self._names: tuple[str, ...] = ()
+        self._dims: list[int] = []
+        #: Views (n, d_v) with NaN where missing, all NaN where the site lacks one; later as text.
+        self._views: list[Floats] = []
+        self._rows: list[Floats] = []
+        self._scaling: tuple[FeatureScaling, ...] = ()
+        self._solver: FeatureSite | None = None
+        self._fit: SiteFit | None = None
+        self._last_round = 0
+        #: The round whose weights wait for the site's weight gamma; 0: none.
+        self._waiting = 0
+
+    @classmethod
+    def begin(
+        cls, plan: RunPlan, run_id: str, source: Source, records: Records
+    ) -> FedMUFSHTParticipant:
+        """Take part in a run with the records that were read."""
+        return cls(plan, run_id, source, records)
+
+    def answer(
+        self, request: SurveyRequest | ScalingRequest | FitRequest | ShareRequest | RefineRequest
+    ) -> Message:
+        """Answer a request of any action but finish."""
+        if isinstance(request, SurveyRequest):
+            return self.survey(request)
+        if isinstance(request, ScalingRequest):
+            return self.scale(request)
+        if isinstance(request, FitRequest):
+            return self.round(request)
+        if isinstance(request, ShareRequest):
+            return self.share(request)
+        return self.refine(request)
+
+    # -- before round 1 ----------------------------------------------------------------------
+
+    def survey(self, request: SurveyRequest) -> SurveyReply:
+        """Count records and cells, and sum each feature.
+
+        Raises
+        ------
+        ProtocolError
+        DataRefused
+            Where a cell is too large, or text has negative cells or rows with some missing.
+        PolicyRefused
+            Where fewer than ``policy.min_cell`` records hold a view.
+        """
+        check_survey(self.site, request)
+        self._names, self._dims = request.views, [int(d) for d in request.n_columns]
+        self._views = [self._view(name, d) for name, d in zip(self._names, self._dims, strict=True)]
+        n_rows = len(self.records.ids)
+        holding, weighted, count, first = [], [], [], []
+        for name, view in zip(self._names, self._views, strict=True):
+            observed = ~np.isnan(view)
+            holding.append(float(observed.any(axis=1).sum()))
+            enforce_view(self.site, self._source.policy.min_cell, name, int(holding[-1]))
+            count.append(observed.sum(axis=0).astype(np.float64))
+            text = self._settings.text
+            weighted.append(float(text and not holds_counts(view)))
+            cells = np.where(observed, view, 0.0)
+            first.append((cells > 0).sum(axis=0) if text else cells.sum(axis=0))
+        counted = np.concatenate(count)
+        sums = (
+            np.array([float(n_rows)]),
+            np.array(holding),
+            counted,
+            np.where(counted > 0, float(n_rows), 0.0),
+            np.concatenate(first).astype(np.float64),
+            np.array(weighted),
+        )
+        return SurveyReply(self.run_id, self._protection.protect(1, sums))
+
+    def _view(self, name: str, n_columns: int) -> Floats:
+        view = self.records.views.get(name)
+        if view is None:
+            return np.full((len(self.records.ids), n_columns), np.nan)
+        if view.shape[1] != n_columns:
+            raise ProtocolError(
+                f"the server counts {n_columns} columns in view '{name}', this site {view.shape[1]}"
+            )
+        sentence = f"view '{name}' of site '{self.site}'"
+        beyond = int((np.abs(view) > LARGEST).sum())
+        if beyond:
+            raise DataRefused(
+                f"{sentence} has {beyond} values beyond {LARGEST:g} and may have 0: choose a "
+                "larger unit"
+            )
+        if self._settings.text:
+            check_text(view, sentence)
+        return np.asarray(view, dtype=np.float64)
+
+    def scale(self, request: ScalingRequest) -> ScalingReply:
+        """Weight text as all sites agreed, and sum each feature's cells about the origin."""
+        if not self._views:
+            raise ProtocolError(f"site '{self.site}' was sent scale before survey")
+        check_scaling(self.plan, self.site, request, self._dims)
+        ends = np.cumsum(self._dims)[:-1]
+        self._rows = [
+            self._as_text(view, frequencies, int(documents)) if self._settings.text else view
+            for view, frequencies, documents in zip(
+                self._views, np.split(request.frequencies, ends), request.documents, strict=True
+            )
+        ]
+        moments = [
+            feature_moments(rows, origin)
+            for rows, origin in zip(self._rows, np.split(request.origin, ends), strict=True)
+        ]
+        sums = (
+            np.concatenate([m.total for m in moments]),
+            np.concatenate([m.squares for m in moments]),
+        )
+        return ScalingReply(self.run_id, self._protection.protect(2, sums))
+
+    def _as_text(self, view: Floats, frequencies: Floats, documents: int) -> Floats:
+        return text_rows(view, (frequencies, documents) if documents > 0 else None)
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def round(self, request: FitRequest) -> FitReply | ShareReply:
+        """Fit the site's weights and send their quality; the weights, where gamma came along.
+
+        Raises
+        ------
+        ProtocolError
+            Where the request does not fit the plan, the columns or the order of rounds.
+        DataRefused
+            Where no feature of the run varies at this site.
+        """
+        if not self._rows:
+            raise ProtocolError(f"site '{self.site}' was sent a round before scale")
+        check_fit(
+            self.plan,
+            self.site,
+            request,
+            self._dims,
+            last_round=max(self._last_round, self._waiting),
+            scaled=bool(self._scaling),
+        )
+        self._scaling = self._scaling or request.scaling
+        own = None if self._fit is None else self._fit.weights
+        self._fit = self._ready().fit(request.weights, own)
+        self._waiting = request.round
+        if request.weight > 0:
+            return self._weighted(request.round, request.weight)
+        quality = self._ready().quality(self._fit.weights)
+        return FitReply(self.run_id, request.round, quality)
+
+    def share(self, request: ShareRequest) -> ShareReply:
+        """Send the weights of the round that waits, times the site's weight gamma (Eq. 17).
+
+        Raises
+        ------
+        ProtocolError
+            Where no round waits, or another one.
+        """
+        check_share(self.site, request, self._waiting)
+        return self._weighted(request.round, request.weight)
+
+    def _weighted(self, number: int, gamma: float) -> ShareReply:
+        fit = self._fit
+        if fit is None:
+            raise ProtocolError(f"site '{self.site}' was sent a weight before a round")
+        self._last_round, self._waiting = number, 0
+        sums = (
+            gamma * fit.weights,
+            np.where(self._ready().observes, gamma, 0.0),
+            gamma * fit.view_weights,
+            gamma * self._norms(fit.weights),
+            np.array([fit.objective]),
+        )
+        return ShareReply(self.run_id, number, self._protection.protect(2 + number, sums))
+
+    def _norms(self, weights: Floats) -> Floats:
+        """Norm of each view's weights (V,)."""
+        parts = np.split(weights, np.cumsum(self._dims)[:-1])
+        return np.array([np.linalg.norm(part) for part in parts])
+
+    def _ready(self) -> FeatureSite:
+        """Return the solver; made when first needed, also after a restart."""
+        if self._solver is None:
+            self._solver = FeatureSite(
+                self._rows,
+                self._scaling,
+                self._settings,
+                self.plan.n_clusters,
+                seed=self.plan.seed,
+                device=self._source.device.device,
+                name=f"site '{self.site}'",
+            )
+        return self._solver
+
+    # -- after the rounds --------------------------------------------------------------------
+
+    def refine(self, request: RefineRequest) -> RefineReply:
+        """Search for the features that explain the site's embeddings best, and name them.
+
+        Raises
+        ------
+        ProtocolError
+            Where the plan has no such search.
+        """
+        self._require_round("refine")
+        check_refine(self.plan, self.site, request, sum(self._dims))
+        solver = self._ready()
+        solver.settle(request.weights)
+        chosen = solver.refined(request.ranking, request.wanted)
+        sums = self._protection.protect(3 + self.plan.max_rounds, (chosen,))
+        return RefineReply(self.run_id, sums)
+
+    def finish(self, request: SelectionRequest) -> tuple[SelectionReply, SelectionResult]:
+        """Keep the selection and the site's own consensus clusters; nothing leaves.
+
+        Raises
+        ------
+        ProtocolError
+            Where the selection is not of this run.
+        """
+        self._require_round("finish")
+        check_selection(
+            self.plan, self.site, request, self._names, self._dims, self._source.describe()
+        )
+        solver = self._ready()
+        solver.settle(request.selection.weights)
+        result = SelectionResult(
+            self.records.ids, solver.labels(), request.selection, self.plan.n_clusters
+        )
+        return SelectionReply(self.run_id), result
+
+    def _require_round(self, action: str) -> None:
+        if self._last_round == 0:
+            raise ProtocolError(f"site '{self.site}' was sent {action} before a round")
+
+    # -- restart -----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the scaling, the last fit and where the run stands; the solver is made again."""
+        if self._fit is None:
+            return {}
+        state: dict[str, NDArray[Any]] = {
+            "progress": np.array([self._last_round, self._waiting]),
+            "weights": self._fit.weights,
+            "view_weights": self._fit.view_weights,
+            "objective": np.array(self._fit.objective),
+        }
+        for key in ("center", "spread", "dead"):
+            state[key] = np.concatenate([getattr(s, key) for s in self._scaling])
+        return state
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` gave, after survey and scale have been answered again."""
+        ends = np.cumsum(self._dims)[:-1]
+        parts = (np.split(state[key], ends) for key in ("center", "spread", "dead"))
+        self._scaling = tuple(FeatureScaling(*part) for part in zip(*parts, strict=True))
+        self._fit = SiteFit(state["weights"], state["view_weights"], float(state["objective"]))
+        self._last_round, self._waiting = (int(x) for x in state["progress"])
