@@ -26,6 +26,7 @@ ALSO = {
         "strategies.aggregation",
         "strategies.acceleration",
         "strategies.feature_ranking",
+        "strategies.feature_rounds",
         "strategies.label_alignment",
         "strategies.label_coding",
         "strategies.preparation",

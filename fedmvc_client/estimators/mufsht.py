@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.cluster import KMeans
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 from configs.errors import DataRefused
-from configs.mufsht_profiles import RankingRule
+from configs.mufsht_profiles import MUFSHTSettings
 from fedmvc_client.estimators.mufsht_settings import check_ratio, feature_tables, resolve_parameters
 from fedmvc_client.solvers.feature_preparation import (
     FeatureScaling,
@@ -25,9 +23,18 @@ from fedmvc_client.solvers.feature_preparation import (
     standardise,
     text_rows,
 )
-from fedmvc_client.solvers.feature_search import closed_loop, refine_order
+from fedmvc_client.solvers.feature_search import (
+    ITERATIONS,
+    ROUNDS,
+    SWEEPS,
+    closed_loop,
+    refine_order,
+)
+from fedmvc_client.solvers.feature_site import consensus_labels
 from fedmvc_client.solvers.tensor_learning import TensorLearning
 from strategies.feature_ranking import rank_features, row_norm_scores
+from strategies.feature_rounds import initial_weights
+from strategies.messages import n_selected
 
 __all__ = ["MUFSHT"]
 
@@ -53,16 +60,22 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         k, the size of the embeddings: at least 2, at most the number of rows.
     profile : {"gated", "paper"}, optional
         Values of what is not given. "gated" (default): ``rank="gated_pivot"``, ``tau=0.1``,
-        ``mu=0.005``. "paper": ``rank="row_norm"``, ``tau=1``, ``mu=0.5``, whose ranking can fall
-        behind a random one where features are redundant.
+        ``mu=0.005``. "paper": ``rank="row_norm"``, ``search="weights"``, ``tau=1``, ``mu=0.5``,
+        whose ranking can fall behind a random one where features are redundant.
     rank : {"gated_pivot", "row_norm"}, optional
         How weights become an order: pivoting behind a gate of relevance, which puts redundant
         features late, or the length of the rows.
-    search : {"off", "weights", "keys"}, default "off"
-        HC-THRO, the paper's swarm. "weights": its closed loop instead of the SVD start, two rounds
-        of 20 iterations and 5 sweeps; after as many sweeps its objective is higher. "keys": look
-        for ``ratio`` of the features that explain the embeddings better than the ranking's first;
-        clustering does not follow that criterion.
+    search : {"off", "weights", "keys"}, optional
+        HC-THRO, the paper's swarm; the profile's by default: "off", in profile "paper" "weights".
+        "weights": its closed loop instead of the SVD start, two rounds of 20 iterations and 5
+        sweeps; after as many sweeps its objective is higher. "keys": look for ``ratio`` of the
+        features that explain the embeddings better than the ranking's first; clustering does not
+        follow that criterion.
+    stages : {"both", "search", "tensor"}, default "both"
+        Stages of the paper, for ablations: "search" keeps what the swarm over the weights finds,
+        without a sweep (II); "tensor" sweeps from random weights (I).
+    hcl, acm : bool, default True
+        Eqs. 4 and 5 of the swarm (IV, V; without both: III).
     tau : float, optional
         Pull of the views' embeddings towards each other, 0 or more.
     beta, lam : float, optional
@@ -135,6 +148,9 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         profile: str | None = None,
         rank: str | None = None,
         search: str | None = None,
+        stages: str = "both",
+        hcl: bool = True,
+        acm: bool = True,
         tau: float | None = None,
         beta: float | None = None,
         lam: float | None = None,
@@ -151,6 +167,9 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         self.profile = profile
         self.rank = rank
         self.search = search
+        self.stages = stages
+        self.hcl = hcl
+        self.acm = acm
         self.tau = tau
         self.beta = beta
         self.lam = lam
@@ -200,14 +219,9 @@ class MUFSHT(TransformerMixin, BaseEstimator):
             device=self.device,
             name="the list of views",
         )
-        if self.search == "weights":
-            start = closed_loop(model, random_state=self.random_state)
-        else:
-            model.start_svd()
-            start = []
-        self.objective_history_ = start + model.descend(self.max_iter, self.tol)
+        self.objective_history_ = self._learn(model, settings)
         self.n_iter_ = len(self.objective_history_)
-        self._keep(model, prepared, settings.rank)
+        self._keep(model, prepared, settings)
         self.imputed_ = [
             _completed(row, raw_values(model.imputed(v), scalings[v])) for v, row in enumerate(rows)
         ]
@@ -269,8 +283,28 @@ class MUFSHT(TransformerMixin, BaseEstimator):
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _learn(self, model: TensorLearning, settings: MUFSHTSettings) -> list[float]:
+        """Run the stages; return the objective after each sweep."""
+        alone = settings.stages == "search"
+        started: list[float] = []
+        if settings.search == "weights":
+            started = closed_loop(
+                model,
+                variant=settings.variant,
+                rounds=1 if alone else ROUNDS,
+                iterations=ROUNDS * ITERATIONS if alone else ITERATIONS,
+                sweeps=0 if alone else SWEEPS,
+                random_state=self.random_state,
+            )
+        elif settings.stages == "tensor":
+            drawn = initial_weights(sum(self._sizes), self.n_clusters, self.random_state)
+            model.start_from(np.split(drawn, np.cumsum(self._sizes)[:-1]))
+        else:
+            model.start_svd()
+        return started if alone else started + model.descend(self.max_iter, self.tol)
+
     def _n_selected(self, ratio: float) -> int:
-        return max(1, round(ratio * len(self.ranking_)))
+        return n_selected(ratio, len(self.ranking_))
 
     def _learn_words(self, tables: list[Floats]) -> list[tuple[Floats, int] | None]:
         """Return the document frequencies of each view of counts, None for others."""
@@ -289,7 +323,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         return [text_rows(t, f) for t, f in zip(tables, self._frequencies, strict=True)]
 
     def _keep(
-        self, model: TensorLearning, prepared: Sequence[PreparedFeatures], rank: RankingRule
+        self, model: TensorLearning, prepared: Sequence[PreparedFeatures], settings: MUFSHTSettings
     ) -> None:
         shares = np.concatenate([p.observed.mean(axis=1) for p in prepared])
         self.weights_ = model.weights
@@ -304,18 +338,23 @@ class MUFSHT(TransformerMixin, BaseEstimator):
             self.weights_,
             # noise falls with the samples that were observed
             max(1, round(n_samples * float(shares.mean()))),
-            rule=rank,
+            rule=settings.rank,
             observed_share=shares,
         )
-        if self.search == "keys":
-            m = self._n_selected(self.ratio)
-            self.ranking_ = refine_order(model, self.ranking_, m, random_state=self.random_state)
-        with threadpool_limits(limits=1):
-            found = KMeans(self.n_clusters, n_init=10, random_state=self.random_state).fit_predict(
-                model.sample_factor
+        if settings.search == "keys":
+            self.ranking_ = refine_order(
+                model,
+                self.ranking_,
+                self._n_selected(self.ratio),
+                variant=settings.variant,
+                random_state=self.random_state,
             )
-        observed: NDArray[np.bool_] = np.concatenate([p.observed for p in prepared])
-        self.labels_ = np.where(observed.any(axis=0), found, -1).astype(np.int64)
+        self.labels_ = consensus_labels(
+            model,
+            [p.observed for p in prepared],
+            self.n_clusters,
+            random_state=self.random_state,
+        )
 
     def _warn(
         self, prepared: Sequence[PreparedFeatures], scalings: Sequence[FeatureScaling]
@@ -339,8 +378,10 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         if unlabelled:
             self.warnings_.append(f"{unlabelled} rows hold no observed cell: their label is -1")
         history = self.objective_history_
-        if len(history) >= self.max_iter and (
-            len(history) < 2 or history[-2] - history[-1] > self.tol * abs(history[-2])
+        if (
+            self.stages != "search"
+            and len(history) >= self.max_iter
+            and (len(history) < 2 or history[-2] - history[-1] > self.tol * abs(history[-2]))
         ):
             self.warnings_.append(
                 f"stopped at max_iter = {self.max_iter} before the objective settled to tol = "

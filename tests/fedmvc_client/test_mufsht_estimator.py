@@ -77,10 +77,31 @@ def test_row_norm_ranks_by_the_scores():
 
 def test_profiles_stand_for_their_numbers():
     paper = mufsht(profile="paper").fit(VIEWS)
-    spelt = mufsht(rank="row_norm", tau=1.0, mu=0.5, beta=0.01, lam=0.1).fit(VIEWS)
+    spelt = mufsht(rank="row_norm", search="weights", tau=1.0, mu=0.5, beta=0.01, lam=0.1).fit(
+        VIEWS
+    )
     assert paper.objective_history_ == spelt.objective_history_
     assert np.array_equal(paper.ranking_, spelt.ranking_)
     assert paper.objective_history_ != mufsht().fit(VIEWS).objective_history_
+
+
+def test_stages_alone_are_the_ablations():
+    both = mufsht(profile="paper").fit(VIEWS)
+    swarm = mufsht(profile="paper", stages="search").fit(VIEWS)
+    sweeps = mufsht(profile="paper", stages="tensor").fit(VIEWS)
+    assert len(swarm.objective_history_) == 1
+    assert swarm.objective_history_[0] > both.objective_history_[-1]
+    assert not swarm.warnings_
+    assert sweeps.objective_history_ != both.objective_history_
+    assert (np.diff(sweeps.objective_history_) <= 1e-12).all()
+    ends = {
+        (hcl, acm): mufsht(profile="paper", stages="search", hcl=hcl, acm=acm)
+        .fit(VIEWS)
+        .objective_history_[0]
+        for hcl in (True, False)
+        for acm in (True, False)
+    }
+    assert len(set(ends.values())) == 4
 
 
 def test_consensus_clusters_are_the_classes():
@@ -298,10 +319,10 @@ def test_negative_text_is_refused():
     [
         ({"n_clusters": 1}, "n_clusters is 1"),
         ({"n_clusters": 2.5}, "n_clusters is 2.5"),
-        ({"profile": "plus"}, '"plus" is unknown; use "gated" or "paper"'),
-        ({"rank": "variance"}, '"variance" is unknown'),
-        ({"search": "features"}, '"features" is unknown'),
-        ({"simplex": "rows"}, '"rows" is unknown'),
+        ({"profile": "plus"}, "profile is 'plus'; allowed: 'gated', 'paper'"),
+        ({"rank": "variance"}, "rank is 'variance'; allowed"),
+        ({"search": "features"}, "search is 'features'; allowed"),
+        ({"simplex": "rows"}, "simplex is 'rows'; allowed"),
         ({"tau": -1.0}, "tau is -1.0"),
         ({"beta": np.nan}, "beta is nan"),
         ({"lam": np.inf}, "lam is inf"),
@@ -313,6 +334,9 @@ def test_negative_text_is_refused():
         ({"tol": -1.0}, "tol is -1.0"),
         ({"random_state": -1}, "random_state is -1"),
         ({"device": "tpu"}, "tpu"),
+        ({"stages": "search"}, "stages is 'search' but search is 'off'"),
+        ({"stages": "tensor", "search": "weights"}, "stages is 'tensor' but search is 'weights'"),
+        ({"hcl": False}, "hcl is false but search is 'off'"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, words):
@@ -323,7 +347,7 @@ def test_settings_out_of_range_are_refused(options, words):
 
 @pytest.mark.parametrize("ratio", [0, -0.1, 1.01, np.nan, True, "half"])
 def test_ratios_out_of_range_are_refused(ratio):
-    with pytest.raises(ConfigError, match="give a number above 0, at most 1"):
+    with pytest.raises(ConfigError, match="give a number above 0 and at most 1"):
         mufsht(max_iter=1).fit(VIEWS).get_support(ratio)
 
 
