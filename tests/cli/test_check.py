@@ -102,3 +102,32 @@ def test_a_view_that_a_vertical_run_would_refuse_is_refused_before(tmp_path):
 
     assert ended.code == 3
     assert "all 80 rows of view 'ecg' of site 'st-anna' are identical" in ended.sentence
+
+
+def test_a_selection_plan_meets_the_runs_own_refusals(pristine, tmp_path):
+    site = pristine / "st-anna"
+    before = files_in(pristine)
+    text = 'method = "fed-mufsht"\nn_clusters = {}\n[mufsht]\ntext = {}\n'
+
+    fine = call(client, "check", write_plan(tmp_path, text.format(4, "false")), "--site", site)
+    many = call(client, "check", write_plan(tmp_path, text.format(513, "false")), "--site", site)
+    words = call(client, "check", write_plan(tmp_path, text.format(4, "true")), "--site", site)
+
+    assert (fine.code, fine.err) == (0, "")
+    assert many.code == 3
+    assert "site 'st-anna' has 512 rows but n_clusters is 513" in many.sentence
+    assert words.code == 3
+    assert "view 'imaging' of site 'st-anna' has" in words.sentence
+    assert "negative cells and text may have 0" in words.sentence
+    assert files_in(pristine) == before
+
+
+def test_a_plan_on_selected_columns_needs_the_selection(pristine, tmp_path):
+    plan = write_plan(
+        tmp_path, 'method = "fedhk-mvfc"\nn_clusters = 4\nfeatures = "1234abcd@0.4"\n'
+    )
+
+    ended = call(client, "check", plan, "--site", pristine / "st-anna")
+
+    assert ended.code == 3
+    assert "site 'st-anna' has no selection of run 1234abcd in its results" in ended.sentence

@@ -1,7 +1,6 @@
 """Which columns a site brings to a run on what an earlier run selected."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from configs.errors import ConfigError, DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
+from fedmvc_client.outcomes import SelectionResult, VerticalResult
 from fedmvc_client.sources import ArraySource, FolderSource
 from fedmvc_client.worker import folder_worker
 from fedmvc_server.synthesize import synthesize_cardio
@@ -67,8 +67,12 @@ def selection(columns, ranking):
 SELECTION = selection({"ecg": ["rr"], "blood": ["crp", "na", "k"]}, [1, 0, 2, 3])
 
 
+def left(found):
+    return SelectionResult(("0", "1", "2", "3"), np.zeros(4, dtype=np.int64), found, 2)
+
+
 def source(found=SELECTION, views=(BLOOD, ECG)):
-    earlier = {} if found is None else {RUN: SimpleNamespace(selection=found)}
+    earlier = {} if found is None else {RUN: left(found)}
     return ArraySource("st-anna", views, SCHEMA, earlier=earlier)
 
 
@@ -165,7 +169,9 @@ def test_what_a_site_cannot_bring_is_refused_in_one_sentence(found, views, ratio
 
 
 def test_an_earlier_run_without_a_selection_is_none():
-    clustering = ArraySource("a", (BLOOD, ECG), SCHEMA, earlier={RUN: SimpleNamespace(labels=[])})
+    labels = np.zeros(4, dtype=np.int64)
+    other = VerticalResult(("0", "1", "2", "3"), labels, labels, labels, 2)
+    clustering = ArraySource("a", (BLOOD, ECG), SCHEMA, earlier={RUN: other})
     assert clustering.selection(RUN) is None
     assert clustering.selection("ffffffff") is None
     assert source().selection(RUN) is SELECTION

@@ -1,6 +1,7 @@
 """Workers that a child process can build: functions of an importable module."""
 
 import os
+import sys
 import time
 
 from configs.errors import DataRefused
@@ -21,6 +22,17 @@ class NamedEcho:
 def make_echoes(n_sites):
     print("a worker may print")
     return {index: NamedEcho(f"site-{index}") for index in range(n_sites)}
+
+
+class Loaded(NamedEcho):
+    """Answers whether a module is loaded whole in the serving process."""
+
+    def handle(self, body):
+        return str(hasattr(sys.modules.get("pyarrow"), "Table")).encode()
+
+
+def make_loaded(n_sites):
+    return {index: Loaded(f"site-{index}") for index in range(n_sites)}
 
 
 def make_refused(n_sites):

@@ -57,6 +57,14 @@ def test_one_process_serves_every_site_and_ends_with_the_block():
     assert not simulation_folder(7).exists()
 
 
+def test_pyarrow_is_whole_before_any_site_computes():
+    # one site's first import of it, while saving, once broke another's k-means: scikit-learn
+    # looks for pyarrow among the modules and found half of it
+    with host_workers(serve_sites, functools.partial(sites.make_loaded, 1), 7):
+        relay = SocketRelay(simulation_socket(7, 0), expected_uid=os.getuid())
+        assert relay.ask(b"hi", 5.0) == b"True"
+
+
 def test_it_ends_when_the_block_raises():
     with (
         pytest.raises(RuntimeError, match="the run failed"),
