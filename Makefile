@@ -43,7 +43,8 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
-	@for name in paper_fedhk exchanges communication solver deployed_round tensor_fmvc tensor_scale; do \
+	@for name in paper_fedhk exchanges communication solver deployed_round tensor_fmvc tensor_scale \
+		mufsht mufsht_ablations mufsht_scale; do \
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:  ## remove the environment and everything built
