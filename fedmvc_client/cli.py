@@ -200,6 +200,34 @@ def predict(
 
 
 @app.command()
+def impute(
+    selection: Annotated[
+        Path, typer.Option(help="selection.json of a run, selection.npz beside it.")
+    ],
+    data: Annotated[Path, typer.Option(help="Folder with the view files whose gaps are filled.")],
+    out: Annotated[Path, typer.Option(help="Folder to make, with one file a view.")],
+    site: SiteOption = Path("."),
+    as_json: JsonOption = False,
+) -> None:
+    """Fill missing cells by what a selection run (fed-mufsht) learned; observed ones stay.
+
+    An imputed value is a guess from the record's other cells, not a measurement. DATA may hold its
+    own site.toml and schema.toml; otherwise those of --site are used.
+    """
+    from fedmvc_client.completion import impute_files
+
+    found = impute_files(selection, data, out, site)
+    if as_json:
+        left = dict(found.left)
+        counts = {"rows": len(found.ids), "imputed": dict(found.imputed), "left_missing": left}
+        print_json({"out": str(out), **counts})
+        return
+    print(f"{len(found.ids)} rows: {out}")
+    for view, count in found.imputed.items():
+        print(f"  {view}: {count} cells imputed, {found.left[view]} left missing")
+
+
+@app.command()
 def keygen(
     linkage: Annotated[
         bool,

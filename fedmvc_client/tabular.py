@@ -25,10 +25,10 @@ from configs.schema import ColumnSchema, ViewSchema
 from configs.site import Dialect
 from fedmvc_client.faults import reason
 
-__all__ = ["ViewTable", "read_view"]
+__all__ = ["PARQUET_SUFFIXES", "ViewTable", "read_view"]
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".txt")
-_PARQUET_SUFFIXES = (".parquet", ".pq")
+PARQUET_SUFFIXES = (".parquet", ".pq")
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
 _LINE_END = re.compile(r"\r\n|\r|\n")  # what Arrow calls a line; str.splitlines knows more
@@ -99,10 +99,10 @@ def read_view(
     try:
         if suffix in _CSV_SUFFIXES:
             table, where = _read_csv(source, view, id_column, dialect)
-        elif suffix in _PARQUET_SUFFIXES:
+        elif suffix in PARQUET_SUFFIXES:
             table, where = _read_parquet(source, view, id_column)
         else:
-            known = ", ".join(_CSV_SUFFIXES + _PARQUET_SUFFIXES)
+            known = ", ".join(_CSV_SUFFIXES + PARQUET_SUFFIXES)
             raise source.refuse(f"its file ends in '{suffix}'; known endings: {known}")
     except FileNotFoundError:
         raise source.refuse("its file does not exist: check [data] in site.toml") from None

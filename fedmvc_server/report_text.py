@@ -108,7 +108,9 @@ def _of_labels(result: RunResult) -> list[str]:
 def _of_selection(result: RunResult, selection: FeatureSelection) -> list[str]:
     """Say what a selection found: how many columns of each view, the first of them, the sites."""
     metrics = result.metrics
-    lines = [f"patients     {metrics['rows']} at {len(result.sites)} sites"]
+    # a site that left in a round was counted before round 1
+    when = " before round 1; at the end" if result.dropped else " at"
+    lines = [f"patients     {metrics['rows']}{when} {len(result.sites)} sites"]
     m = sum(metrics["selected"].values())
     lines.append(
         f"selected     {m} of {len(selection.ranking)} columns (ratio {selection.ratio:g})"
@@ -118,7 +120,7 @@ def _of_selection(result: RunResult, selection: FeatureSelection) -> list[str]:
             f"view {view}: {metrics['selected'][view]} of {metrics['features'][view]} columns, "
             f"weight {weight:.3f}"
         )
-    first = [row for _, row in zip(range(_COLUMNS_SHOWN), selection.rows(), strict=False)]
+    first = [row for _, row in zip(range(min(m, _COLUMNS_SHOWN)), selection.rows(), strict=False)]
     named = ", ".join(f"{row['view']}.{row['column']} {row['score']:.3f}" for row in first)
     lines.append(f"first        {named}{', ...' if m > len(first) else ''}")
     for site, weight in metrics["weights"].items():

@@ -174,6 +174,8 @@ class RoundOutcome:
     ----------
     weights : ndarray of shape (D, k)
         W~ (Eq. 17); 0 for a feature that no site observes.
+    observed : ndarray of shape (D,), bool
+        Features that a site in the mean observes.
     view_weights : ndarray of shape (V,)
         Mean alpha of the sites, summing to 1.
     objective : float
@@ -184,6 +186,7 @@ class RoundOutcome:
     """
 
     weights: Floats
+    observed: NDArray[np.bool_]
     view_weights: Floats
     objective: float
     kept: float
@@ -214,6 +217,7 @@ def aggregate(sums: Sequence[Floats], sizes: Sequence[int], n_sites: int) -> Rou
     norm = float(np.linalg.norm(norms / np.where(behind > 0, behind, 1.0)))
     return RoundOutcome(
         mean,
+        observed,
         np.asarray(alpha / max(float(alpha.sum()), np.finfo(float).tiny)),
         float(objective) / n_sites,
         float(np.linalg.norm(mean)) / norm if norm > 0 else 0.0,

@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from configs.errors import QuorumLost
 from configs.mufsht_profiles import MUFSHTSettings
 from strategies.agreed_views import AgreedViews, agree_on_views, schema_conflicts
 from strategies.base import FederatedStrategy, Protocol
@@ -106,12 +107,12 @@ class FedMUFSHTStrategy(FederatedStrategy):
 
     def _pool(self) -> Generator[Exchange, Replies, bool]:
         """Agree on the scaling; return whether the sites are the same at its end."""
-        views = self._views
+        views, text = self._views, self._settings.text
         request = SurveyRequest(*self.ids, views.names, np.array(views.dims))
         replies = yield Exchange("survey", dict.fromkeys(self.sites, request), (SurveyReply,))
-        replies = self.checked(replies, lambda site, reply: check_survey(reply, views))
+        replies = self.checked(replies, lambda site, reply: check_survey(reply, views, text=text))
         sums = summed({site: reply.sums for site, reply in replies.items()})
-        self._survey = survey = FeatureSurvey.of(sums, views.dims, text=self._settings.text)
+        self._survey = survey = FeatureSurvey.of(sums, views.dims, text=text)
         counted = self.sites
         second = ScalingRequest(*self.ids, survey.origin, survey.frequencies, survey.documents)
         replies = yield Exchange("scale", dict.fromkeys(self.sites, second), (ScalingReply,))
@@ -124,21 +125,25 @@ class FedMUFSHTStrategy(FederatedStrategy):
         return True
 
     def _warn_of_dead(self) -> None:
-        never = np.split(self._survey.count == 0, np.cumsum(self._views.dims)[:-1])
-        for name, view, scaling, unseen in zip(
-            self._views.names, self._views.descriptions, self._scaling, never, strict=True
-        ):
-            for what, dead in (
-                ("never observed", unseen),
-                ("constant", scaling.dead & ~unseen),
-            ):
-                found = [c for c, gone in zip(view.columns, dead, strict=True) if gone]
-                if found:
-                    named = ", ".join(f"'{c}'" for c in found[:_NAMED])
-                    self.warn(
-                        f"{len(found)} of {len(view.columns)} columns of view '{name}' are {what} "
-                        f"and score 0 ({named}{', ...' if len(found) > _NAMED else ''})"
-                    )
+        never = self._survey.count == 0
+        self._warn_of_columns(never, "are never observed")
+        self._warn_of_columns(self._dead & ~never, "are constant")
+
+    def _warn_of_columns(self, features: NDArray[np.bool_], why: str) -> None:
+        """Name the features (D,) that score 0, a view at a time."""
+        parts = np.split(features, np.cumsum(self._views.dims)[:-1])
+        for view, part in zip(self._views.descriptions, parts, strict=True):
+            found = [c for c, chosen in zip(view.columns, part, strict=True) if chosen]
+            if found:
+                named = ", ".join(f"'{c}'" for c in found[:_NAMED])
+                self.warn(
+                    f"{len(found)} of {len(view.columns)} columns of view '{view.name}' {why} "
+                    f"and score 0 ({named}{', ...' if len(found) > _NAMED else ''})"
+                )
+
+    @property
+    def _dead(self) -> NDArray[np.bool_]:
+        return np.concatenate([s.dead for s in self._scaling])
 
     # -- rounds ------------------------------------------------------------------------------
 
@@ -148,8 +153,7 @@ class FedMUFSHTStrategy(FederatedStrategy):
         before: float | None = None
         for number in range(1, self.plan.max_rounds + 1):
             replies = yield from self._round(number, weights)
-            received = sum(self._gamma[site] for site in replies)
-            self._gamma = {site: self._gamma[site] / received for site in replies}
+            self._keep(number, replies)
             self._last = aggregate(
                 summed({site: reply.sums for site, reply in replies.items()}),
                 self._views.dims,
@@ -164,6 +168,23 @@ class FedMUFSHTStrategy(FederatedStrategy):
                 if before is not None and abs(now - before) < self.plan.tol:
                     return
                 before = now
+
+    def _keep(self, number: int, replies: Replies) -> None:
+        """Restrict q and gamma to the sites that sent their weights; gamma sums to 1 again.
+
+        Raises
+        ------
+        QuorumLost
+            Where all of these weigh 0, which "linear" and a very small ``agg_temp`` allow.
+        """
+        received = sum(self._gamma[site] for site in replies)
+        if received <= 0:
+            raise QuorumLost(
+                f"all {len(replies)} sites left in round {number} have weight 0: set "
+                "mufsht.weighting to 'uniform', or raise mufsht.agg_temp"
+            )
+        self._gamma = {site: self._gamma[site] / received for site in replies}
+        self._quality = {site: self._quality[site] for site in replies if site in self._quality}
 
     def _round(
         self, number: int, weights: Floats
@@ -259,14 +280,17 @@ class FedMUFSHTStrategy(FederatedStrategy):
                 f"the mean keeps {last.kept:.2f} of the norm of the sites' weights (below "
                 f"{AGREEMENT} they do not agree): the ranking says little about single sites"
             )
-        dead = np.concatenate([s.dead for s in self._scaling])
+        self._warn_of_columns(
+            ~last.observed & (self._survey.count > 0),
+            "are observed by no site with a weight in the last round",
+        )
         names = selection.names
         self.metrics = {
             "objective": last.objective,
             "rows": self._survey.rows,
             "features": dict(zip(selection.views, selection.sizes, strict=True)),
             "selected": {view: len(columns) for view, columns in selection.selected().items()},
-            "dead": [list(names[j]) for j in np.flatnonzero(dead)],
+            "dead": [list(names[j]) for j in np.flatnonzero(self._dead)],
             "quality": dict(self._quality),
             "weights": dict(self._gamma),
             "kept": last.kept,

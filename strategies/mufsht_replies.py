@@ -32,8 +32,8 @@ def _check_shapes(sums: Sequence[Floats], shapes: Sequence[tuple[int, ...]], wha
         raise ProtocolError(f"the {what} do not have the shapes that were asked for")
 
 
-def check_survey(reply: SurveyReply, views: AgreedViews) -> None:
-    """Refuse counts that do not fit each other.
+def check_survey(reply: SurveyReply, views: AgreedViews, *, text: bool) -> None:
+    """Refuse counts that do not fit each other; those of ``text`` are documents with the word.
 
     Raises
     ------
@@ -41,9 +41,10 @@ def check_survey(reply: SurveyReply, views: AgreedViews) -> None:
     """
     d, v = views.n_columns, len(views.names)
     _check_shapes(reply.sums, [(1,), (v,), (d,), (d,), (d,), (v,)], "counts")
-    (rows,), holding, count, exposed, _, fractional = reply.sums
+    (rows,), holding, count, exposed, first, fractional = reply.sums
     at_most = np.repeat(holding, views.dims)
-    whole = all((a == np.rint(a)).all() and (a >= 0).all() for a in (holding, count, exposed))
+    counts = (holding, count, exposed, first) if text else (holding, count, exposed)
+    whole = all((a == np.rint(a)).all() and (a >= 0).all() for a in counts)
     fits = (
         whole
         and rows >= 1
@@ -51,7 +52,8 @@ def check_survey(reply: SurveyReply, views: AgreedViews) -> None:
         and (holding <= rows).all()
         and (count <= at_most).all()
         and (exposed == np.where(count > 0, rows, 0.0)).all()
-        and np.isin(fractional, (0.0, 1.0)).all()
+        and np.isin(fractional, (0.0, 1.0) if text else (0.0,)).all()
+        and (not text or (first <= count).all())
     )
     if not fits:
         raise ProtocolError("the counts of its records do not fit each other")
@@ -90,9 +92,10 @@ def check_share(reply: ShareReply, views: AgreedViews, k: int, weight: float) ->
     """
     d, v = views.n_columns, len(views.names)
     _check_shapes(reply.sums, [(d, k), (d,), (v,), (v,), (1,)], "weighted sums")
-    _, mass, alpha, norms, _ = reply.sums
+    weights, mass, alpha, norms, _ = reply.sums
     fits = (
         np.isin(mass, (0.0, weight)).all()
+        and not weights[mass == 0].any()  # else they would count without a weight behind them
         and (alpha >= 0).all()
         and abs(float(alpha.sum()) - weight) <= _ROUNDING
         and (norms >= 0).all()

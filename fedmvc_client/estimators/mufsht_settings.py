@@ -17,7 +17,7 @@ from fedmvc_client.estimators.validation import (
     check_whole_numbers,
 )
 from fedmvc_client.solvers.devices import resolve_device
-from fedmvc_client.solvers.preprocessing import LARGEST
+from fedmvc_client.solvers.feature_preparation import check_range
 
 Floats = NDArray[np.float64]
 
@@ -88,10 +88,5 @@ def feature_tables(views: Sequence[Any]) -> list[Floats]:
                 f"view {v} has {infinite} infinite cells and may have 0: mend them or mark them "
                 "as missing"
             )
-        beyond = int((np.abs(table) > LARGEST).sum())
-        if beyond:
-            raise DataRefused(
-                f"view {v} has {beyond} values beyond {LARGEST:g} and may have 0: choose a larger "
-                "unit"
-            )
+        check_range(table, f"view {v}")
     return tables

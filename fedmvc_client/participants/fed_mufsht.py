@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,13 +21,13 @@ from fedmvc_client.participants.mufsht_checks import (
 )
 from fedmvc_client.policy import enforce_view
 from fedmvc_client.solvers.feature_preparation import (
+    check_range,
     check_text,
     feature_moments,
     holds_counts,
     text_rows,
 )
 from fedmvc_client.solvers.feature_site import FeatureSite, SiteFit
-from fedmvc_client.solvers.preprocessing import LARGEST
 from fedmvc_client.sources import Records, Source
 from privacy.protection import protection_for
 from strategies.messages import (
@@ -75,7 +75,7 @@ class FedMUFSHTParticipant:
         "refine": RefineRequest,
         "finish": SelectionRequest,
     }
-    REPLAYED: ClassVar[tuple[str, ...]] = ("survey", "scale")
+    REPLAYED: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, plan: RunPlan, run_id: str, source: Source, records: Records) -> None:
         self.plan = plan
@@ -96,6 +96,7 @@ class FedMUFSHTParticipant:
         #: Views (n, d_v) with NaN where missing, all NaN where the site lacks one; later as text.
         self._views: list[Floats] = []
         self._rows: list[Floats] = []
+        self._frequencies, self._documents = np.zeros(0), np.zeros(0)
         self._scaling: tuple[FeatureScaling, ...] = ()
         self._solver: FeatureSite | None = None
         self._fit: SiteFit | None = None
@@ -132,14 +133,16 @@ class FedMUFSHTParticipant:
         Raises
         ------
         ProtocolError
+            Where the request does not fit the site's views, or rounds have been answered: a new
+            start would be a way to more rounds than the plan has.
         DataRefused
             Where a cell is too large, or text has negative cells or rows with some missing.
         PolicyRefused
             Where fewer than ``policy.min_cell`` records hold a view.
         """
+        self._require_no_round("survey")
         check_survey(self.site, request)
-        self._names, self._dims = request.views, [int(d) for d in request.n_columns]
-        self._views = [self._view(name, d) for name, d in zip(self._names, self._dims, strict=True)]
+        self._hold(request.views, request.n_columns)
         n_rows = len(self.records.ids)
         holding, weighted, count, first = [], [], [], []
         for name, view in zip(self._names, self._views, strict=True):
@@ -162,6 +165,12 @@ class FedMUFSHTParticipant:
         )
         return SurveyReply(self.run_id, self._protection.protect(1, sums))
 
+    def _hold(self, names: Sequence[str], n_columns: NDArray[np.int64]) -> None:
+        """Take the run's views from the records."""
+        self._names, self._dims = tuple(names), [int(d) for d in n_columns]
+        self._views = [self._view(name, d) for name, d in zip(self._names, self._dims, strict=True)]
+        self._rows = []
+
     def _view(self, name: str, n_columns: int) -> Floats:
         view = self.records.views.get(name)
         if view is None:
@@ -171,28 +180,25 @@ class FedMUFSHTParticipant:
                 f"the server counts {n_columns} columns in view '{name}', this site {view.shape[1]}"
             )
         sentence = f"view '{name}' of site '{self.site}'"
-        beyond = int((np.abs(view) > LARGEST).sum())
-        if beyond:
-            raise DataRefused(
-                f"{sentence} has {beyond} values beyond {LARGEST:g} and may have 0: choose a "
-                "larger unit"
-            )
+        check_range(view, sentence)
         if self._settings.text:
             check_text(view, sentence)
         return np.asarray(view, dtype=np.float64)
 
     def scale(self, request: ScalingRequest) -> ScalingReply:
-        """Weight text as all sites agreed, and sum each feature's cells about the origin."""
+        """Weight text as all sites agreed, and sum each feature's cells about the origin.
+
+        Raises
+        ------
+        ProtocolError
+            Where there was no survey, the request does not fit it, or rounds have been answered.
+        """
+        self._require_no_round("scale")
         if not self._views:
             raise ProtocolError(f"site '{self.site}' was sent scale before survey")
         check_scaling(self.plan, self.site, request, self._dims)
+        self._weigh(request.frequencies, request.documents)
         ends = np.cumsum(self._dims)[:-1]
-        self._rows = [
-            self._as_text(view, frequencies, int(documents)) if self._settings.text else view
-            for view, frequencies, documents in zip(
-                self._views, np.split(request.frequencies, ends), request.documents, strict=True
-            )
-        ]
         moments = [
             feature_moments(rows, origin)
             for rows, origin in zip(self._rows, np.split(request.origin, ends), strict=True)
@@ -203,8 +209,16 @@ class FedMUFSHTParticipant:
         )
         return ScalingReply(self.run_id, self._protection.protect(2, sums))
 
-    def _as_text(self, view: Floats, frequencies: Floats, documents: int) -> Floats:
-        return text_rows(view, (frequencies, documents) if documents > 0 else None)
+    def _weigh(self, frequencies: Floats, documents: Floats) -> None:
+        """Make of the views what is scaled: text becomes unit rows."""
+        self._frequencies, self._documents = frequencies, documents
+        self._rows = self._views
+        if self._settings.text:
+            parts = np.split(frequencies, np.cumsum(self._dims)[:-1])
+            self._rows = [
+                text_rows(view, (part, int(n)) if n > 0 else None)
+                for view, part, n in zip(self._views, parts, documents, strict=True)
+            ]
 
     # -- rounds ------------------------------------------------------------------------------
 
@@ -322,24 +336,44 @@ class FedMUFSHTParticipant:
         if self._last_round == 0:
             raise ProtocolError(f"site '{self.site}' was sent {action} before a round")
 
+    def _require_no_round(self, action: str) -> None:
+        begun = max(self._last_round, self._waiting)
+        if begun > 0:
+            raise ProtocolError(
+                f"site '{self.site}' was sent {action} after round {begun}: start another run"
+            )
+
     # -- restart -----------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return the scaling, the last fit and where the run stands; the solver is made again."""
-        if self._fit is None:
-            return {}
+        """Return what was agreed on, the last fit and where the run stands.
+
+        Rows and solver are made again from the records.
+        """
         state: dict[str, NDArray[Any]] = {
-            "progress": np.array([self._last_round, self._waiting]),
-            "weights": self._fit.weights,
-            "view_weights": self._fit.view_weights,
-            "objective": np.array(self._fit.objective),
+            "views": np.array(self._names),
+            "n_columns": np.array(self._dims),
         }
-        for key in ("center", "spread", "dead"):
-            state[key] = np.concatenate([getattr(s, key) for s in self._scaling])
+        if self._rows:
+            state |= {"frequencies": self._frequencies, "documents": self._documents}
+        if self._fit is not None:
+            state |= {
+                "progress": np.array([self._last_round, self._waiting]),
+                "weights": self._fit.weights,
+                "view_weights": self._fit.view_weights,
+                "objective": np.array(self._fit.objective),
+            }
+            for key in ("center", "spread", "dead"):
+                state[key] = np.concatenate([getattr(s, key) for s in self._scaling])
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` gave, after survey and scale have been answered again."""
+        """Take back what `state` gave."""
+        self._hold(state["views"].tolist(), state["n_columns"])
+        if "documents" in state:
+            self._weigh(state["frequencies"], state["documents"])
+        if "weights" not in state:
+            return
         ends = np.cumsum(self._dims)[:-1]
         parts = (np.split(state[key], ends) for key in ("center", "spread", "dead"))
         self._scaling = tuple(FeatureScaling(*part) for part in zip(*parts, strict=True))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import DataRefused
+from fedmvc_client.solvers.preprocessing import LARGEST
 from strategies.messages import FeatureMoments, FeatureScaling, feature_scaling
 
 Floats = NDArray[np.float64]
@@ -30,6 +31,27 @@ class PreparedFeatures:
 
     values: Floats
     observed: NDArray[np.bool_]
+
+
+def check_range(view: Floats, name: str) -> None:
+    """Check that the squares of a view's cells can be summed.
+
+    Parameters
+    ----------
+    view : ndarray, float64
+        NaN = missing.
+    name : str
+        How a sentence calls the view.
+
+    Raises
+    ------
+    DataRefused
+    """
+    beyond = int((np.abs(view) > LARGEST).sum())
+    if beyond:
+        raise DataRefused(
+            f"{name} has {beyond} values beyond {LARGEST:g} and may have 0: choose a larger unit"
+        )
 
 
 def feature_moments(view: Floats, origin: Floats | None = None) -> FeatureMoments:

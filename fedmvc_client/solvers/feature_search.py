@@ -46,7 +46,8 @@ def closed_loop(
     model : TensorLearning
         Started here.
     start : sequence of ndarray of shape (d_v, k), optional
-        Weights of every view that one horse starts from (Eq. 18).
+        Weights of every view that the model and one horse start from (Eq. 18): then nothing that
+        the model learned before takes part.
     rounds, iterations, sweeps : int
         Rounds of the loop; swarm iterations and sweeps in each. Without sweeps the search alone
         makes the weights.
@@ -60,7 +61,10 @@ def closed_loop(
         where the swarm takes over again.
     """
     sizes = [len(view) for view in model.problem().views]
-    seeds = [] if start is None else [_position(model, start)]
+    seeds = []
+    if start is not None:
+        model.start_from(start)
+        seeds = [_position(model, start)]
     swarm = THRO(
         sum(sizes) * model.rank,
         variant=variant,

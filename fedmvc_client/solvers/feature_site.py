@@ -241,11 +241,14 @@ class FeatureSite:
     def completed(self, view: int) -> Floats:
         """Return a view's rows (n, d_v) with predictions in their missing cells, after `settle`.
 
-        Observed cells are unchanged; text as unit rows.
+        Observed cells are unchanged; text as unit rows. What nothing is known of stays NaN:
+        features without any observed cell here, and samples without one in any view.
         """
         rows = self._rows[view]
         predicted = raw_values(self._model.imputed(view), self._scaling[view])
-        return np.where(np.isnan(rows), predicted, rows)
+        known = np.logical_or.reduce([mask.any(axis=0) for mask in self._observed])
+        gaps = np.isnan(rows) & self._observed[view].any(axis=1) & known[:, None]
+        return np.where(gaps, predicted, rows)
 
     # -- inside ------------------------------------------------------------------------------
 

@@ -34,6 +34,29 @@ def model():
     )
 
 
+def feature_scaling(d=2):
+    return m.FeatureScaling(np.zeros(d), np.ones(d), np.zeros(d, dtype=bool))
+
+
+def selection():
+    """Two views, of two features and of one; the second feature is the best."""
+    return m.FeatureSelection(
+        views=("ecg", "blood"),
+        columns=(("rr", "qt"), ("crp",)),
+        ranking=np.array([1, 2, 0]),
+        scores=np.array([0.0, 2.0, 1.0]),
+        observed_share=np.array([1.0, 0.5, 1.0]),
+        weights=np.arange(6.0).reshape(3, 2),
+        scaling=(feature_scaling(2), feature_scaling(1)),
+        frequencies=np.array([0.0, 0.0, 4.0]),
+        documents=np.array([0.0, 9.0]),
+        ratio=0.4,
+        rank="gated_pivot",
+        text=False,
+        plan_id=PLAN,
+    )
+
+
 def every_message():
     centers = (np.arange(12.0).reshape(2, 3, 2),)
     ones = np.ones((2, 1))
@@ -72,6 +95,26 @@ def every_message():
         m.SweepReply(RUN, 1, byte, 1.5),
         m.OutcomeRequest(RUN, PLAN, byte, byte, byte),
         m.OutcomeReply(RUN, 2),
+        *every_message_of_features(),
+    ]
+
+
+def every_message_of_features():
+    d, v = np.ones(3), np.ones(2)
+    weights, scalings = np.arange(6.0).reshape(3, 2), (feature_scaling(2), feature_scaling(1))
+    return [
+        m.SurveyRequest(RUN, PLAN, ("ecg", "blood"), np.array([2, 1])),
+        m.SurveyReply(RUN, (np.ones(1), v, d, d, d, v)),
+        m.ScalingRequest(RUN, PLAN, d, d, v),
+        m.ScalingReply(RUN, (d, d)),
+        m.FitRequest(RUN, PLAN, 1, weights, scalings, 0.5),
+        m.FitReply(RUN, 1, 0.75),
+        m.ShareRequest(RUN, PLAN, 1, 0.25),
+        m.ShareReply(RUN, 1, (weights, d, v, v, np.array([1.5]))),
+        m.RefineRequest(RUN, PLAN, weights, np.array([1, 2, 0]), 1),
+        m.RefineReply(RUN, (np.array([0.0, 1.0, 0.0]),)),
+        m.SelectionRequest(RUN, PLAN, selection()),
+        m.SelectionReply(RUN),
     ]
 
 
