@@ -183,6 +183,15 @@ def test_every_ablation_runs_and_the_verdict_follows_from_the_figures(small, mon
     assert table[mufsht_ablations.SEARCH_ONLY][0].f > 2 * svd.f > 0
 
 
+def test_one_sweep_gains_more_than_the_whole_search(small):
+    found = mufsht_ablations.search_gain(small, 0)
+    assert found["all weights 0"] == pytest.approx(1.0, abs=1e-9)
+    searched = found["HC-THRO, 40 iterations"]
+    assert found["best of 30 at random"] >= searched
+    assert found["HC-THRO, then one sweep"] < searched
+    assert found["random weights, ten sweeps"] < searched
+
+
 def test_ablation_of_the_weights_runs_over_sites(small):
     found = mufsht_ablations.over_sites(small, {"weighting": "uniform", "local_sweeps": 2}, 0)
     assert found.sweeps == 5 * 2  # no NMI is sent, so no run ends early
