@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedmvc_client.solvers.feature_preparation import standardise
-from fedmvc_client.solvers.feature_search import closed_loop, refine_order
+from fedmvc_client.solvers.feature_search import SCALE, closed_loop, refine_order
 from fedmvc_client.solvers.tensor_learning import TensorLearning
+from fedmvc_client.solvers.thro import THRO
 from fedmvc_client.solvers.thro_fitness import FreeEmbeddingFitness, fold
 from fedmvc_server.planted import without_cells
 from tests.solvers.mufsht_reference import planted
@@ -68,6 +69,49 @@ def test_the_loop_descends_in_each_round():
         assert (np.diff(part) <= 1e-12).all()
     assert closed_loop(learning(), random_state=3) == history
     assert closed_loop(learning(), random_state=4) != history
+
+
+def test_a_start_is_one_of_the_horses():
+    good = learning()
+    good.start_svd()
+    good.descend(20, 0.0)
+    model = learning()
+    (found,) = closed_loop(model, start=good.weights, rounds=1, iterations=2, sweeps=0)
+    (drawn,) = closed_loop(learning(), rounds=1, iterations=2, sweeps=0)
+    assert found < 0.5 * drawn
+    other = learning()
+    other.start_svd()
+    other.descend(3, 0.0)
+    again = closed_loop(other, start=good.weights, rounds=1, iterations=2, sweeps=0)
+    assert again == [found]  # what the model had learned before takes no part
+
+
+def test_without_sweeps_the_weights_are_the_swarms_best():
+    model = learning()
+    history = closed_loop(model, rounds=1, iterations=4, sweeps=0)
+    assert history == [model.objective()]
+    problem = learning().problem()
+    fitness = FreeEmbeddingFitness(
+        problem.views,
+        view_weights=problem.view_weights,
+        laplacians=problem.laplacians,
+        lam=problem.lam,
+        beta=problem.beta,
+        targets=None,
+        tau=0.0,
+    )
+    swarm = THRO(36 * 4, iterations=4, scale=SCALE)
+    np.testing.assert_array_equal(
+        np.concatenate(model.weights).ravel(), swarm.run(fitness, 4).position.numpy()
+    )
+
+
+@pytest.mark.parametrize("variant", ["thro", "no-hcl", "no-acm"])
+def test_each_variant_searches_in_its_own_way(variant):
+    full, part = learning(), learning()
+    assert closed_loop(full, rounds=1, sweeps=1) != closed_loop(
+        part, rounds=1, sweeps=1, variant=variant
+    )
 
 
 def test_the_svd_start_ends_lower_at_no_search_cost():
