@@ -35,7 +35,12 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
 
 test: lint  ## linters, types and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup  # tests that share a federation stay together
+	@mkdir -p build
+	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
+	@$(BIN)/python -m pytest tests/network > build/network-tests.log 2>&1 & network=$$!; \
+	trap 'kill -INT $$network' INT TERM; \
+	$(BIN)/python -m pytest --ignore=tests/network; others=$$?; \
+	wait $$network; network=$$?; cat build/network-tests.log; exit $$((others | network))
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import BIN, ROOT, free_port
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("network")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def processes_naming(text):

@@ -9,7 +9,7 @@ from configs.plan import RunPlan
 from fedmvc_server.deployment import check_reachable, run_deployed
 from tests.network.federation import NAMES
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("network")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 ECHO = {"server_app": "tests.network.echo_server:app"}
 

@@ -12,7 +12,7 @@ from fedmvc_server.deployment import run_deployed
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import site_worker_command
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("network")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 PLAN = """
 method = "fedhk-mvfc"
