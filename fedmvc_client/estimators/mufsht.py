@@ -122,7 +122,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
         alpha, summing to 1.
     objective_history_ : list of float
         The objective after each sweep; it never rises, but between the rounds of a search over
-        weights.
+        weights. That of the swarm's best where there is no sweep.
     n_iter_ : int
         Sweeps.
     warnings_ : list of str
@@ -220,7 +220,7 @@ class MUFSHT(TransformerMixin, BaseEstimator):
             name="the list of views",
         )
         self.objective_history_ = self._learn(model, settings)
-        self.n_iter_ = len(self.objective_history_)
+        self.n_iter_ = 0 if settings.stages == "search" else len(self.objective_history_)
         self._keep(model, prepared, settings)
         self.imputed_ = [
             _completed(row, raw_values(model.imputed(v), scalings[v])) for v, row in enumerate(rows)

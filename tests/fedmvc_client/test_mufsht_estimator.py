@@ -90,6 +90,7 @@ def test_stages_alone_are_the_ablations():
     swarm = mufsht(profile="paper", stages="search").fit(VIEWS)
     sweeps = mufsht(profile="paper", stages="tensor").fit(VIEWS)
     assert len(swarm.objective_history_) == 1
+    assert swarm.n_iter_ == 0
     assert swarm.objective_history_[0] > both.objective_history_[-1]
     assert not swarm.warnings_
     assert sweeps.objective_history_ != both.objective_history_
