@@ -142,10 +142,10 @@ class FedMUFSHTParticipant:
         """
         self._require_no_round("survey")
         check_survey(self.site, request)
-        self._hold(request.views, request.n_columns)
+        views = self._views_of(request.views, request.n_columns)
         n_rows = len(self.records.ids)
         holding, weighted, count, first = [], [], [], []
-        for name, view in zip(self._names, self._views, strict=True):
+        for name, view in zip(request.views, views, strict=True):
             observed = ~np.isnan(view)
             holding.append(float(observed.any(axis=1).sum()))
             enforce_view(self.site, self._source.policy.min_cell, name, int(holding[-1]))
@@ -154,6 +154,8 @@ class FedMUFSHTParticipant:
             weighted.append(float(text and not holds_counts(view)))
             cells = np.where(observed, view, 0.0)
             first.append((cells > 0).sum(axis=0) if text else cells.sum(axis=0))
+        # Only now: views that are refused must not be there for a scale.
+        self._hold(request.views, views)
         counted = np.concatenate(count)
         sums = (
             np.array([float(n_rows)]),
@@ -165,11 +167,14 @@ class FedMUFSHTParticipant:
         )
         return SurveyReply(self.run_id, self._protection.protect(1, sums))
 
-    def _hold(self, names: Sequence[str], n_columns: NDArray[np.int64]) -> None:
-        """Take the run's views from the records."""
-        self._names, self._dims = tuple(names), [int(d) for d in n_columns]
-        self._views = [self._view(name, d) for name, d in zip(self._names, self._dims, strict=True)]
-        self._rows = []
+    def _hold(self, names: Sequence[str], views: list[Floats]) -> None:
+        """Make these the run's views; what was scaled before is void."""
+        self._names, self._dims = tuple(names), [view.shape[1] for view in views]
+        self._views, self._rows = views, []
+
+    def _views_of(self, names: Sequence[str], n_columns: NDArray[np.int64]) -> list[Floats]:
+        """Read the named views from the records."""
+        return [self._view(name, int(d)) for name, d in zip(names, n_columns, strict=True)]
 
     def _view(self, name: str, n_columns: int) -> Floats:
         view = self.records.views.get(name)
@@ -242,10 +247,12 @@ class FedMUFSHTParticipant:
             last_round=max(self._last_round, self._waiting),
             scaled=bool(self._scaling),
         )
-        self._scaling = self._scaling or request.scaling
+        solver = self._solver or self._scaled(self._scaling or request.scaling)
         own = None if self._fit is None else self._fit.weights
-        self._fit = self._ready().fit(request.weights, own)
-        self._waiting = request.round
+        # A fit that fails leaves nothing behind: neither its scaling nor its weights.
+        self._fit = solver.fit(request.weights, own)
+        self._solver, self._waiting = solver, request.round
+        self._scaling = self._scaling or request.scaling
         if request.weight > 0:
             return self._weighted(request.round, request.weight)
         quality = self._ready().quality(self._fit.weights)
@@ -284,16 +291,19 @@ class FedMUFSHTParticipant:
     def _ready(self) -> FeatureSite:
         """Return the solver; made when first needed, also after a restart."""
         if self._solver is None:
-            self._solver = FeatureSite(
-                self._rows,
-                self._scaling,
-                self._settings,
-                self.plan.n_clusters,
-                seed=self.plan.seed,
-                device=self._source.device.device,
-                name=f"site '{self.site}'",
-            )
+            self._solver = self._scaled(self._scaling)
         return self._solver
+
+    def _scaled(self, scaling: tuple[FeatureScaling, ...]) -> FeatureSite:
+        return FeatureSite(
+            self._rows,
+            scaling,
+            self._settings,
+            self.plan.n_clusters,
+            seed=self.plan.seed,
+            device=self._source.device.device,
+            name=f"site '{self.site}'",
+        )
 
     # -- after the rounds --------------------------------------------------------------------
 
@@ -369,7 +379,8 @@ class FedMUFSHTParticipant:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` gave."""
-        self._hold(state["views"].tolist(), state["n_columns"])
+        names = state["views"].tolist()
+        self._hold(names, self._views_of(names, state["n_columns"]))
         if "documents" in state:
             self._weigh(state["frequencies"], state["documents"])
         if "weights" not in state:

@@ -53,7 +53,7 @@ def check_survey(site: str, request: SurveyRequest) -> None:
 
 
 def check_scaling(plan: RunPlan, site: str, request: ScalingRequest, dims: Sequence[int]) -> None:
-    """Check the shapes, and that only text has document frequencies.
+    """Check the shapes, and that only text has document frequencies, of at most its documents.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def check_scaling(plan: RunPlan, site: str, request: ScalingRequest, dims: Seque
         request.origin.shape == request.frequencies.shape == (d,)
         and request.documents.shape == (len(dims),)
         and (request.frequencies >= 0).all()
-        and (request.documents >= 0).all()
+        and (request.frequencies <= np.repeat(request.documents, dims)).all()
         and (plan.mufsht.text or not (request.frequencies.any() or request.documents.any()))
         and not (plan.mufsht.text and request.origin.any())
     )

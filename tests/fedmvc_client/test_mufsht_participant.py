@@ -78,6 +78,18 @@ class Recorded:
         (found,) = self.worker._participants.values()
         return found
 
+    def untouched(self):
+        """Return what the site keeps, to be equal before and after a refusal."""
+        return [
+            {name: value.tolist() for name, value in participant.state().items()}
+            for participant in self.worker._participants.values()
+        ]
+
+    def answers(self, request):
+        """Check that a site answers as it did in the honest run."""
+        honest = next(r for q, r in zip(self.requests, self.replies, strict=True) if q is request)
+        assert to_bytes(self.ask(request)) == to_bytes(honest)
+
 
 @pytest.fixture(scope="module")
 def runs():
@@ -308,7 +320,9 @@ def flat(scaling):
         (m.SurveyRequest, lambda r: {"n_columns": r.n_columns + 1}, "this site 15"),
         (m.ScalingRequest, lambda r: {"origin": r.origin[1:]}, "does not fit its 40 columns"),
         (m.ScalingRequest, lambda r: {"documents": r.documents + 1}, "does not fit its 40 columns"),
+        (m.ScalingRequest, lambda r: {"documents": r.documents - 1}, "does not fit its 40 columns"),
         (m.ScalingRequest, lambda r: {"frequencies": r.frequencies + 1}, "does not fit"),
+        (m.ScalingRequest, lambda r: {"frequencies": r.frequencies - 1}, "does not fit"),
         (m.FitRequest, lambda r: {"weights": r.weights[:, :2]}, "40 columns and 3 clusters"),
         (m.FitRequest, lambda r: {"weights": r.weights[1:]}, "40 columns and 3 clusters"),
         (m.FitRequest, lambda r: {"scaling": ()}, "sent 0 scalings in round 1"),
@@ -322,8 +336,43 @@ def flat(scaling):
 )
 def test_what_does_not_fit_the_plan_or_the_columns_is_refused(site, kind, change, words):
     request = site.ask_until(kind)
+    before = site.untouched()
     assert words in site.refused(dataclasses.replace(request, **change(request)))
-    assert not isinstance(site.ask(request), Refusal)
+    assert site.untouched() == before
+    site.answers(request)
+
+
+def test_a_survey_that_is_refused_leaves_the_one_before(site):
+    survey, scale = site.of(m.SurveyRequest), site.ask_until(m.ScalingRequest)
+    before = site.untouched()
+    site.refused(dataclasses.replace(survey, n_columns=survey.n_columns + 1))
+    assert site.untouched() == before
+    site.answers(scale)
+
+
+@pytest.mark.parametrize("name", ["softmax", "uniform"])
+def test_a_fit_that_fails_leaves_nothing(runs, name):
+    """A first round with a scaling that no feature survives; the honest one comes after it."""
+    run = runs(name)
+    request = run.ask_until(m.FitRequest)
+    before = run.untouched()
+    dead = tuple(dataclasses.replace(s, dead=s.dead | True) for s in request.scaling)
+    assert "0 of them vary" in run.refused(dataclasses.replace(request, scaling=dead), code=3)
+    assert run.untouched() == before
+    run.answers(request)
+
+
+def test_the_weights_of_text_count_documents_of_the_run(runs):
+    run = runs("text")
+    request = run.ask_until(m.ScalingRequest)
+    for change in (
+        {"frequencies": request.frequencies + request.documents.max()},
+        {"frequencies": request.frequencies - 2 * request.documents.max()},
+        {"documents": -request.documents},
+        {"origin": request.origin + 1},
+    ):
+        assert "does not fit its 40 col" in run.refused(dataclasses.replace(request, **change))
+    run.answers(request)
 
 
 def test_the_scaling_comes_once(site):
@@ -336,9 +385,21 @@ def test_the_scaling_comes_once(site):
 def test_a_uniform_plan_needs_the_weight_with_the_round(runs):
     run = runs("uniform")
     request = run.ask_until(m.FitRequest)
-    for weight in (0.0, 1.5):
+    for weight in (0.0, 1.5, -0.5):
         sentence = run.refused(dataclasses.replace(request, weight=weight))
         assert "weighting = 'uniform'" in sentence
+    run.answers(request)
+    again = dataclasses.replace(run.of(m.FitRequest, 1), weight=0.5)
+    assert isinstance(run.ask(again), m.ShareReply)
+
+
+def test_a_weight_of_a_uniform_plan_is_not_sent_again(runs):
+    """The round was answered with the weights: a share would be the same ones once more."""
+    run = runs("uniform")
+    request = run.ask_until(m.FitRequest)
+    run.answers(request)
+    fields = {"run_id": request.run_id, "plan_id": request.plan_id, "round": 1, "weight": 1.0}
+    assert "no round waits for one" in run.refused(m.ShareRequest(**fields))
 
 
 def renamed(selection, **changes):
@@ -360,7 +421,7 @@ def test_a_selection_of_another_run_is_not_kept(site, change):
     spoilt = dataclasses.replace(request, **change(request.selection))
     assert "not of this run" in site.refused(spoilt)
     assert site.worker.result(request.run_id) is None
-    assert isinstance(site.ask(request), m.SelectionReply)
+    site.answers(request)
 
 
 def test_only_a_plan_with_a_key_search_has_one(runs):
@@ -399,3 +460,19 @@ def test_a_view_that_few_records_hold_is_not_surveyed():
     assert isinstance(reply, Refusal)
     assert reply.code == 4
     assert "view_1" in reply.message
+    zeros = np.zeros(3)
+    assert isinstance(ask(m.ScalingRequest, zeros, zeros, np.zeros(2)), Refusal)
+
+
+def test_a_refused_view_is_not_scaled_after_a_survey_without_it():
+    """Its sums about 0 would be the single record that holds it."""
+    nan = np.nan
+    worker, ask = small([[1.0, 2.0], [2.0, 2.0], [3.0, 1.0]], [[nan], [nan], [1.0]])
+    worker.source.policy = Policy(approval="auto", min_cohort=1, min_contributors=1, min_cell=2)
+    assert isinstance(ask(m.SurveyRequest, NAMES[:1], SIZES[:1]), m.SurveyReply)
+    assert isinstance(ask(m.SurveyRequest, NAMES, SIZES), Refusal)
+    zeros = np.zeros(3)
+    assert isinstance(ask(m.ScalingRequest, zeros, zeros, np.zeros(2)), Refusal)
+    (total, squares) = ask(m.ScalingRequest, zeros[:2], zeros[:2], np.zeros(1)).sums
+    assert total.tolist() == [6, 5]
+    assert squares.tolist() == [14, 9]
