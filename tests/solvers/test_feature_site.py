@@ -90,6 +90,23 @@ def test_the_search_alone_sweeps_not_and_the_loop_ends_lower():
     assert not np.array_equal(both.weights, thro.weights)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 3),
+        ({"profile": "paper"}, 3),
+        ({"profile": "paper", "stages": "tensor", "search": "off"}, 3),
+        ({"profile": "paper", "stages": "search"}, 0),
+    ],
+)
+def test_a_fit_makes_the_plans_sweeps(monkeypatch, options, expected):
+    sweeps = []
+    real = TensorLearning.sweep
+    monkeypatch.setattr(TensorLearning, "sweep", lambda self: sweeps.append(1) or real(self))
+    site(RAW, **options).fit(start())
+    assert len(sweeps) == expected
+
+
 def test_a_view_that_the_site_lacks_takes_no_part():
     absent = np.full((60, 7), np.nan)
     never = FeatureScaling(np.zeros(7), np.ones(7), np.zeros(7, dtype=bool))
@@ -129,6 +146,25 @@ def test_too_few_rows_and_views_that_do_not_vary_are_refused_by_name():
 
 
 # -- quality ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ([1, 1, 0, 0], 1.0),
+        ([0, 1, 0, 1], 0.0),
+        # .21576 nats in common; the two have .69315 (2 : 2) and .56234 (3 : 1)
+        ([0, 0, 1, 0], 0.21576 / ((0.69315 + 0.56234) / 2)),
+    ],
+    ids=["renamed", "independent", "one record apart"],
+)
+def test_quality_is_the_mutual_information_of_two_clusterings_by_hand(monkeypatch, other, expected):
+    views = [view[:4] for view in RAW]
+    clusterings = iter(([0, 0, 1, 1], other))
+    monkeypatch.setattr(feature_site, "clusters_of", lambda *_, **__: np.array(next(clusterings)))
+    here = site(views, scalings(RAW), k=2)
+    found = here.quality(here.fit(start(k=2)).weights)
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_quality_tells_groups_from_noise():

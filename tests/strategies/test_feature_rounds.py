@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from configs.errors import DataRefused
 from configs.mufsht_profiles import resolve_mufsht
+from strategies.feature_ranking import procrustes_align
 from strategies.feature_rounds import (
     FeatureSurvey,
     aggregate,
@@ -145,6 +146,15 @@ def test_site_weights_are_shares_in_the_order_of_quality(weighting, quality, tem
     assert found[best] == max(found.values())
 
 
+@pytest.mark.parametrize("weighting", ["softmax", "linear", "uniform"])
+@settings(max_examples=25, deadline=None)
+@given(quality=QUALITIES)
+def test_site_weights_do_not_depend_on_who_answers_first(weighting, quality):
+    found = quality_weights(quality, weighting, 0.1)
+    assert quality_weights(dict(reversed(quality.items())), weighting, 0.1) == found
+    assert list(found) == sorted(quality)
+
+
 @settings(max_examples=50, deadline=None)
 @given(quality=QUALITIES, shift=st.floats(-1e3, 1e3), temperature=st.floats(0.05, 10.0))
 def test_softmax_depends_on_differences_alone(quality, shift, temperature):
@@ -222,6 +232,28 @@ def test_weights_that_cancel_keep_nothing_and_weights_of_0_are_no_division():
     assert aggregate(opposed, SIZES, 2).kept == 0.0
     nothing = summed({"a": share(1.0, np.zeros((3, 2)))})
     assert aggregate(nothing, SIZES, 1).kept == 0.0
+
+
+def test_weights_turned_by_each_site_lose_their_norm_unless_turned_back():
+    """W and W Q rank alike: their naive mean over eight sites keeps little of either."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(60, 5))
+    turns = [np.linalg.qr(rng.normal(size=(5, 5)))[0] for _ in range(8)]
+
+    def mean(parts):
+        sums = [(w / 8, np.full(60, 1 / 8), np.full(1, 1 / 8), norm(w) / 8, one) for w in parts]
+        return aggregate(summed({f"{i}": s for i, s in enumerate(sums)}), (60,), 8)
+
+    def norm(w):
+        return np.array([np.linalg.norm(w)])
+
+    one = np.ones(1)
+    naive = mean([weights @ turn for turn in turns])
+    assert naive.kept < 0.5
+    assert np.linalg.norm(naive.weights) < 0.5 * np.linalg.norm(weights)
+    back = mean([procrustes_align([weights @ turn], [weights])[0] for turn in turns])
+    assert back.kept == pytest.approx(1.0)
+    np.testing.assert_allclose(back.weights, weights, atol=1e-12)
 
 
 MATRICES = hnp.arrays(float, (3, 3, 2), elements=st.floats(-1e3, 1e3))
