@@ -131,7 +131,7 @@ def impute_files(description: Path, data: Path, out: Path, site: Path) -> Comple
         ``schema.toml`` where it has them, else those of ``site``.
     out : Path
         Folder to make: one file a view under the name and in the format of its original, all
-        records of the folder sorted by id; a category has one column a level.
+        records of the folder sorted by id.
     site : Path
         The site's folder.
 
@@ -166,6 +166,12 @@ def _views_of(selection: FeatureSelection, data: SiteData) -> dict[str, Floats]:
             raise DataRefused(
                 f"view '{view}' and the selection differ in {strange} column names or in their "
                 "order: use the schema.toml of that run"
+            )
+        other = [c.name for c in data.schema.view(view).columns if c.dtype != "float"]
+        if other:
+            raise DataRefused(
+                f"view '{view}' has {len(other)} columns that are not of dtype 'float' (first "
+                f"'{other[0]}') and impute fills numbers only: leave the view out of [data]"
             )
         found[view] = data.views[view]
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from configs.errors import DataRefused
+from configs.errors import ConfigError, DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
@@ -227,7 +227,15 @@ class FolderSource:
         description = self.folder / "results" / run_id / "selection.json"
         if not description.is_file():
             return None
-        return read_selection(description, description.with_suffix(".npz"))
+        try:
+            return read_selection(description, description.with_suffix(".npz"))
+        except ConfigError as error:
+            raise DataRefused(
+                f"site '{self.name}' cannot read its selection of run {run_id}: restore "
+                "selection.json and selection.npz in that run's results, or take part in a "
+                "selection again",
+                local_detail=error.local_detail,
+            ) from error
 
 
 class ArraySource:

@@ -102,6 +102,11 @@ def earlier_outcomes(plan: RunPlan, selection: RunResult | None) -> dict[str, di
         Where plan and result do not speak of the same run.
     """
     choice = plan.feature_choice
+    if selection is not None and not hasattr(selection, "site_results"):
+        raise ConfigError(
+            f"selection is a {type(selection).__name__}: give the whole result that simulate "
+            "returned of the selection run"
+        )
     if choice is None:
         if selection is None:
             return {}

@@ -169,8 +169,9 @@ def _selecting(plan: RunPlan) -> tuple[str, ...]:
         "for each word how many documents have it, then the sum and the sum of squares of its "
         "weights: where only one document has a word, these sums are that document's own"
         if settings.text
-        else "for each column how many cells are observed and their sum, then their sum and sum of "
-        "squares about the pooled mean: so the site's own mean and variance of each column"
+        else "for each column with at least policy.min_cell observed cells how many they are and "
+        "their sum, then their sum and sum of squares about the pooled mean: so the site's own "
+        "mean and variance of each column, from which one enormous value can be read"
     )
     turn = (
         "the site's weights W, divided by the number of sites (no figure on their quality is sent)"

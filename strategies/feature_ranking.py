@@ -37,6 +37,9 @@ TIE = 1e-9
 NOISE_FACTOR = 4.0
 #: ... this share of the 95th percentile, whichever is lower.
 PERCENTILE_SHARE = 0.25
+#: Features observed less than this are corrected as if they were observed this much: the row of a
+#: handful of cells is mostly noise, and would be blown up.
+LEAST_SHARE = 0.1
 #: A column whose spread is below this share of its length is constant up to rounding.
 CONSTANT = 1e-12
 
@@ -260,5 +263,7 @@ def _without_gaps(weights: Floats, observed_share: Floats | None) -> Floats:
     """Undo how missing entries shorten the rows; rows of features never observed become 0."""
     if observed_share is None:
         return weights
-    root = np.sqrt(observed_share)[:, None]
+    root = np.sqrt(np.where(observed_share > 0, np.maximum(observed_share, LEAST_SHARE), 0.0))[
+        :, None
+    ]
     return np.divide(weights, root, out=np.zeros_like(weights), where=root > 0)

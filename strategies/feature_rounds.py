@@ -53,8 +53,8 @@ class FeatureSurvey:
         Observed cells; records of the sites that observe the feature at all.
     first : ndarray of shape (D,)
         Sum of the observed cells, or documents with the word.
-    fractional : ndarray of shape (V,), bool
-        Views whose cells are weights of words at some site.
+    fractional : ndarray of shape (V,)
+        Sites where a view's cells are weights of words.
     sizes : tuple of int
         d_v.
     text : bool
@@ -65,7 +65,7 @@ class FeatureSurvey:
     count: Floats
     exposed: Floats
     first: Floats
-    fractional: NDArray[np.bool_]
+    fractional: Floats
     sizes: tuple[int, ...]
     text: bool
 
@@ -73,7 +73,7 @@ class FeatureSurvey:
     def of(cls, sums: Sequence[Floats], sizes: Sequence[int], *, text: bool) -> FeatureSurvey:
         """Read the summed `SurveyReply`."""
         rows, holding, count, exposed, first, fractional = sums
-        return cls(int(rows[0]), holding, count, exposed, first, fractional > 0, tuple(sizes), text)
+        return cls(int(rows[0]), holding, count, exposed, first, fractional, tuple(sizes), text)
 
     @property
     def origin(self) -> Floats:
@@ -87,7 +87,7 @@ class FeatureSurvey:
         """Documents of each view (V,) whose cells are counts; 0 where TF-IDF does not apply."""
         if not self.text:
             return np.zeros_like(self.holding)
-        return np.where(self.fractional, 0.0, self.holding)
+        return np.where(self.fractional > 0, 0.0, self.holding)
 
     @property
     def frequencies(self) -> Floats:
@@ -180,6 +180,8 @@ class RoundOutcome:
         Mean alpha of the sites, summing to 1.
     objective : float
         Mean F of the sites.
+    norm : float
+        Norm that the views' weights have at the sites in the mean.
     kept : float
         ``||W~||`` over the norm that its views have at the sites in the mean: near 1 where the
         sites' weights agree.
@@ -189,6 +191,7 @@ class RoundOutcome:
     observed: NDArray[np.bool_]
     view_weights: Floats
     objective: float
+    norm: float
     kept: float
 
 
@@ -220,6 +223,7 @@ def aggregate(sums: Sequence[Floats], sizes: Sequence[int], n_sites: int) -> Rou
         observed,
         np.asarray(alpha / max(float(alpha.sum()), np.finfo(float).tiny)),
         float(objective) / n_sites,
+        norm,
         float(np.linalg.norm(mean)) / norm if norm > 0 else 0.0,
     )
 

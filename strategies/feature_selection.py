@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import ProtocolError
+from configs.values import check_number
 from strategies.feature_scaling import FeatureScaling
 from strategies.statistics import Floats
 
@@ -107,9 +108,15 @@ class FeatureSelection:
         ]
 
     def support(self, ratio: float | None = None) -> NDArray[np.bool_]:
-        """Return which features (D,) are selected; ``ratio`` is the plan's by default."""
+        """Return which features (D,) are selected; ``ratio`` is the plan's by default.
+
+        Raises
+        ------
+        ConfigError
+            Where the ratio is not above 0 and at most 1.
+        """
         chosen = np.zeros(len(self.ranking), dtype=bool)
-        share = self.ratio if ratio is None else ratio
+        share = check_number("ratio", self.ratio if ratio is None else ratio, above=0.0, most=1.0)
         chosen[self.ranking[: n_selected(share, len(chosen))]] = True
         return chosen
 

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from configs.errors import QuorumLost
+from configs.errors import ConfigError, QuorumLost
 from configs.mufsht_profiles import MUFSHTSettings
 from strategies.agreed_views import AgreedViews, agree_on_views, schema_conflicts
 from strategies.base import FederatedStrategy, Protocol
@@ -91,9 +91,16 @@ class FedMUFSHTStrategy(FederatedStrategy):
         while not (yield from self._pool()):
             continue  # a site that was counted has left: count again without it
         self._warn_of_dead()
+        self._warn_of_mixed_text()
+        if self.plan.n_clusters > max(self._views.dims):
+            self.warn(
+                f"n_clusters is {self.plan.n_clusters} but no view has more than "
+                f"{max(self._views.dims)} columns: the embeddings are larger than what they explain"
+            )
         self.start_rounds()
         yield from self._rounds()
         ranking, scores = rank_weights(self._last.weights, self._survey, self._settings)
+        self._require_weights()
         if self._settings.search == "keys":
             ranking = yield from self._refine(ranking)
         yield from self._finish(ranking, scores)
@@ -123,6 +130,24 @@ class FedMUFSHTStrategy(FederatedStrategy):
             *summed({site: reply.sums for site, reply in replies.items()})
         )
         return True
+
+    def _require_weights(self) -> None:
+        if self._last.norm == 0:
+            raise ConfigError(
+                f"0 of {self._views.n_columns} columns have weights after round "
+                f"{len(self.state.history)}: lower mufsht.beta ({self._settings.beta:g})"
+            )
+
+    def _warn_of_mixed_text(self) -> None:
+        """Name views whose cells are counts at some sites and weights at others."""
+        for h, view in enumerate(self._views.names):
+            holding = sum(bool(self._views.held[site][h]) for site in self.sites)
+            weighted = round(float(self._survey.fractional[h]))
+            if 0 < weighted < holding:
+                self.warn(
+                    f"view '{view}' holds weights of words at {weighted} of {holding} sites and "
+                    "counts at the others: TF-IDF is applied at none; give counts at all of them"
+                )
 
     def _warn_of_dead(self) -> None:
         never = self._survey.count == 0
@@ -279,6 +304,12 @@ class FedMUFSHTStrategy(FederatedStrategy):
             self.warn(
                 f"the mean keeps {last.kept:.2f} of the norm of the sites' weights (below "
                 f"{AGREEMENT} they do not agree): the ranking says little about single sites"
+            )
+        empty = int((selection.scores[selection.support()] == 0).sum())
+        if empty and selection.scores.any():
+            self.warn(
+                f"{empty} of {int(selection.support().sum())} selected columns have score 0 and "
+                "say nothing: lower mufsht.ratio or mufsht.beta"
             )
         self._warn_of_columns(
             ~last.observed & (self._survey.count > 0),

@@ -19,10 +19,9 @@ from fedmvc_client.participants.mufsht_checks import (
     check_share,
     check_survey,
 )
+from fedmvc_client.participants.mufsht_views import require_variation, view_of
 from fedmvc_client.policy import enforce_view
 from fedmvc_client.solvers.feature_preparation import (
-    check_range,
-    check_text,
     feature_moments,
     holds_counts,
     text_rows,
@@ -136,13 +135,15 @@ class FedMUFSHTParticipant:
             Where the request does not fit the site's views, or rounds have been answered: a new
             start would be a way to more rounds than the plan has.
         DataRefused
-            Where a cell is too large, or text has negative cells or rows with some missing.
+            Where a cell is too large, nothing varies, or text has negative cells or rows with some
+            missing.
         PolicyRefused
             Where fewer than ``policy.min_cell`` records hold a view.
         """
         self._require_no_round("survey")
         check_survey(self.site, request)
-        views = self._views_of(request.views, request.n_columns)
+        views = self._read(request.views, request.n_columns)
+        require_variation(self.site, views)
         n_rows = len(self.records.ids)
         holding, weighted, count, first = [], [], [], []
         for name, view in zip(request.views, views, strict=True):
@@ -172,23 +173,13 @@ class FedMUFSHTParticipant:
         self._names, self._dims = tuple(names), [view.shape[1] for view in views]
         self._views, self._rows = views, []
 
-    def _views_of(self, names: Sequence[str], n_columns: NDArray[np.int64]) -> list[Floats]:
+    def _read(self, names: Sequence[str], n_columns: NDArray[np.int64]) -> list[Floats]:
         """Read the named views from the records."""
-        return [self._view(name, int(d)) for name, d in zip(names, n_columns, strict=True)]
-
-    def _view(self, name: str, n_columns: int) -> Floats:
-        view = self.records.views.get(name)
-        if view is None:
-            return np.full((len(self.records.ids), n_columns), np.nan)
-        if view.shape[1] != n_columns:
-            raise ProtocolError(
-                f"the server counts {n_columns} columns in view '{name}', this site {view.shape[1]}"
-            )
-        sentence = f"view '{name}' of site '{self.site}'"
-        check_range(view, sentence)
-        if self._settings.text:
-            check_text(view, sentence)
-        return np.asarray(view, dtype=np.float64)
+        least = self._source.policy.min_cell
+        return [
+            view_of(self.site, self.records, name, int(d), text=self._settings.text, min_cell=least)
+            for name, d in zip(names, n_columns, strict=True)
+        ]
 
     def scale(self, request: ScalingRequest) -> ScalingReply:
         """Weight text as all sites agreed, and sum each feature's cells about the origin.
@@ -380,7 +371,7 @@ class FedMUFSHTParticipant:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` gave."""
         names = state["views"].tolist()
-        self._hold(names, self._views_of(names, state["n_columns"]))
+        self._hold(names, self._read(names, state["n_columns"]))
         if "documents" in state:
             self._weigh(state["frequencies"], state["documents"])
         if "weights" not in state:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ from configs.errors import ConfigError, DataRefused
 from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_client.cli import app as client
-from fedmvc_client.completion import impute
-from fedmvc_client.data import load_site
+from fedmvc_client.completion import _views_of, impute
+from fedmvc_client.data import SiteData, load_site
 from fedmvc_server.planted import planted_views, without_cells
 from fedmvc_server.simulation import simulate, simulate_folders
 from fedmvc_server.synthesize_features import synthesize_features
@@ -256,3 +257,12 @@ def test_text_is_refused():
     selection = simulate(plan, sites).selection
     with pytest.raises(ConfigError, match="the selection is of text"):
         impute(selection, {"view_0": words.astype(float)})
+
+
+def test_columns_that_are_no_plain_numbers_are_refused():
+    views = {"name": "v", "columns": [{"name": "a", "dtype": "bool"}]}
+    schema = DataSchema.parse({"id": "i", "views": [views]})
+    data = SiteData((), {"v": np.zeros((3, 1))}, schema, None)
+    selection = SimpleNamespace(views=("v",), columns=(("a",),))
+    with pytest.raises(DataRefused, match="1 columns that are not of dtype 'float'"):
+        _views_of(selection, data)

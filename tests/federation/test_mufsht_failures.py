@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from configs.errors import ConfigError
+from configs.site import Policy
 from fedmvc_server.simulation import simulate
 from strategies.messages import FitRequest, Refusal, ShareRequest, from_bytes, to_bytes
 from tests.federation.harness import federate, workers_of
@@ -124,3 +126,53 @@ def test_below_the_quorum_the_run_stops_with_6():
     assert (result.status, result.exit_code) == ("failed", 6)
     assert "site-02" in result.stop_reason
     assert result.selection is None
+
+
+def test_a_column_of_few_records_takes_no_part_there():
+    """Its pooled centre would be those patients' own value, and every site would receive it."""
+    views = [view.copy() for view in SITES["site-01"]["views"]]
+    views[0][4:, 2] = np.nan
+    views[0][:4, 2] = 123.456
+    sites = dict(SITES) | {"site-01": {"views": views}}
+    for name in ("site-00", "site-02"):
+        own = [view.copy() for view in SITES[name]["views"]]
+        own[0][:, 2] = np.nan
+        sites[name] = {"views": own}
+    workers = workers_of(sites)
+    workers["site-01"].source.policy = Policy(approval="auto", min_cohort=1, min_cell=5)
+    result = federate(selection_plan(), workers)
+    assert result.status == "completed", result.stop_reason
+    assert result.selection.scores[2] == 0
+    assert result.selection.scaling[0].center[2] == 0.0
+    assert result.metrics["dead"] == [["view_0", "x2"]]
+
+
+def test_a_site_where_nothing_varies_ends_the_run_before_round_1():
+    sites = with_views("site-01", lambda views: [np.full_like(v, 3.0) for v in views])
+    result = simulate(selection_plan(quorum={"min_sites": 1}), sites)
+    assert (result.status, result.exit_code, result.rounds) == ("failed", 3, 0)
+    assert "site 'site-01' has 40 columns and 0 of them vary" in result.stop_reason
+
+
+def test_penalties_that_leave_no_weight_are_named():
+    result = simulate(selection_plan(beta=1e9), SITES)
+    assert (result.status, result.exit_code) == ("failed", 2)
+    assert "0 of 40 columns have weights" in result.stop_reason
+    assert "lower mufsht.beta (1e+09)" in result.stop_reason
+
+
+def test_counts_at_some_sites_and_weights_at_others_are_warned_of():
+    rng = np.random.default_rng(0)
+    counts = {n: [rng.poisson(1.0, size=(40, 12)).astype(float)] for n in ("a", "b")}
+    counts["b"][0] = counts["b"][0] / 2
+    sites = {name: {"views": views} for name, views in counts.items()}
+    result = simulate(selection_plan(text=True), sites)
+    assert result.status == "completed", result.stop_reason
+    assert any("weights of words at 1 of 2 sites" in w for w in result.warnings)
+
+
+def test_a_selection_alone_is_no_earlier_result():
+    found = simulate(selection_plan(), SITES)
+    plan = {"method": "fedhk-mvfc", "n_clusters": 3, "features": f"{found.run_id}@0.4"}
+    with pytest.raises(ConfigError, match="selection is a FeatureSelection: give the whole result"):
+        simulate(plan, SITES, selection=found.selection)

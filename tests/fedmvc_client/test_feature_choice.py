@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from configs.errors import ConfigError, DataRefused
+from configs.errors import DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
@@ -247,7 +247,8 @@ def test_the_worker_refuses_a_run_that_it_took_no_part_in(folder):
 @pytest.mark.parametrize("name", ["selection.json", "selection.npz"])
 def test_a_damaged_selection_is_named_and_no_path(folder, name):
     (folder / "results" / RUN / name).write_bytes(b"PK\x03\x04 half of it")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(DataRefused) as caught:
         FolderSource(folder).selection(RUN)
-    assert str(caught.value).startswith("selection.json and selection.npz are not a readable")
+    assert "cannot read its selection of run" in str(caught.value)
+    assert "restore selection.json and selection.npz" in str(caught.value)
     assert str(folder) not in str(caught.value)

@@ -100,7 +100,7 @@ def test_a_run_on_selected_columns_says_what_they_tell(features, words):
     [
         "Rows, ids, row order, labels, embeddings and imputed values stay at the site.",
         "the names, units and declared bounds of the columns",
-        "how many cells are observed and their sum, then their sum and sum of squares",
+        "with at least policy.min_cell observed cells how many they are and their sum",
         "Each round, at most 5, the server gets one figure q",
         "the site's weights W times the weight gamma",
         "W holds 4 numbers for each column",

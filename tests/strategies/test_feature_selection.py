@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import ProtocolError
+from configs.errors import ConfigError, ProtocolError
 from strategies.feature_selection import FeatureSelection, n_selected
 from tests.strategies.samples import feature_scaling, selection
 
@@ -228,3 +228,9 @@ def test_a_description_of_other_columns_is_refused():
     del description["columns"]["ecg"]
     with pytest.raises(KeyError, match="ecg"):
         FeatureSelection.from_parts(arrays, description)
+
+
+@pytest.mark.parametrize("ratio", [0, 1.5, float("nan"), True])
+def test_a_ratio_out_of_range_selects_nothing(ratio):
+    with pytest.raises(ConfigError, match="ratio is"):
+        numbered([1, 0, 2], (3,)).selected(ratio)
