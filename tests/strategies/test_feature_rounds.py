@@ -305,3 +305,24 @@ def test_votes_come_before_the_order_and_ties_keep_it():
     votes = np.array([2.0, 0.0, 1.0, 2.0, 1.0])
     assert by_votes(ranking, votes).tolist() == [0, 3, 4, 2, 1]
     assert by_votes(ranking, np.zeros(5)).tolist() == ranking.tolist()
+
+
+@given(st.integers(2, 6), st.floats(0.02, 2.0), st.integers(0, 2**32 - 1))
+def test_one_site_changes_the_weighted_sum_by_twice_the_bound_times_its_larger_weight(
+    n_sites, temperature, seed
+):
+    """Clipped to C, a site that changes its weights and its NMI moves the sum by 2 C max(gamma)."""
+    rng = np.random.default_rng(seed)
+    clip = 1.5
+    weights = rng.normal(size=(n_sites + 1, 8))
+    weights *= clip / np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), clip)
+    quality = rng.random(n_sites + 1)
+    names = [f"s{i}" for i in range(n_sites)]
+    before = quality_weights(dict(zip(names, quality[:-1], strict=True)), "softmax", temperature)
+    after = quality_weights(
+        dict(zip(names, [quality[-1], *quality[1:-1]], strict=True)), "softmax", temperature
+    )
+    first = sum(before[s] * w for s, w in zip(names, weights[:-1], strict=True))
+    second = sum(after[s] * w for s, w in zip(names, [weights[-1], *weights[1:-1]], strict=True))
+    bound = 2 * clip * max(before["s0"], after["s0"])
+    assert np.linalg.norm(first - second) <= bound * (1 + 1e-12)
