@@ -19,7 +19,7 @@ Parts: "sets" (the tables), "rotation" (what averaging unaligned weights loses),
 known to matter, found again with cells missing), "printed" (which of the paper's pairs of ACC and
 NMI no labelling can have, by Fano's inequality). Examples:
 
-  python -m benchmarks.mufsht                          everything (about 20 minutes on one core)
+  python -m benchmarks.mufsht                          everything (about ten minutes on one core)
   python -m benchmarks.mufsht --quick                  a minute or two
   python -m benchmarks.mufsht --parts sets --data coil20 --runs 50
 """

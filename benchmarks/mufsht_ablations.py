@@ -23,7 +23,7 @@ Everything is a mean (sd) over seeds: of the planted draw, the order of rows, sw
 The second table rates weights by what the search minimises (F over the weights with the best
 embeddings for each, without consensus): what 40 iterations gain, and what one sweep does.
 
-  python -m benchmarks.mufsht_ablations            both sets (about 15 minutes on one core)
+  python -m benchmarks.mufsht_ablations            both sets (about seven minutes on one core)
   python -m benchmarks.mufsht_ablations --quick    planted data only, two seeds
 """
 

@@ -11,7 +11,7 @@ swarm       n = 2000, D = 2000, k = 10: HC-THRO on 30 horses rated together and 
 pivot       D = 14150, k = 40, every feature relevant (the most work): gated pivot up to m
 federated   digit4k over five sites, five rounds, all messages, in one process
 
-  python -m benchmarks.mufsht_scale            everything (a few minutes)
+  python -m benchmarks.mufsht_scale            everything (a minute or two)
   python -m benchmarks.mufsht_scale --quick    without the whole fit, fewer repeats
 """
 
