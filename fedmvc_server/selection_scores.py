@@ -16,7 +16,6 @@ from fedmvc_server.evaluation import match_truth, pooled_kmeans, read_truth, sco
 from fedmvc_server.runner import RunResult
 from fedmvc_server.scores import Scores, pooled_views
 from strategies.feature_ranking import order_by_scores, random_scores, variance_scores
-from strategies.feature_selection import FeatureSelection
 
 __all__ = ["selection_scores"]
 
@@ -83,7 +82,7 @@ def selection_scores(
         for i in range(_DRAWS)
     ]
     return {
-        f"k-means on the {m} selected columns ({_name(plan, selection)})": rated(support),
+        f"k-means on the {m} selected columns ({plan.method}, {selection.rank})": rated(support),
         f"k-means on all columns ({len(support)})": rated(np.ones_like(support)),
         f"k-means on the {m} columns of largest variance": rated(
             _first(order_by_scores(variances), m)
@@ -92,10 +91,6 @@ def selection_scores(
             key: float(np.mean([draw[key] for draw in draws])) for key in draws[0]
         },
     }
-
-
-def _name(plan: RunPlan, selection: FeatureSelection) -> str:
-    return f"{plan.method}, {selection.rank}"
 
 
 def _first(order: NDArray[np.int64], m: int) -> NDArray[np.bool_]:
