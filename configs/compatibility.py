@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from configs.errors import DataRefused
 
-__all__ = ["one_view_only", "refusal"]
+if TYPE_CHECKING:
+    from configs.plan import RunPlan
+
+__all__ = ["one_view_only", "option_refusals", "refusal"]
 
 _USE_EXACT = 'use aggregation = "exact"'
 _SINGLE_UPDATES = (
     'aggregation = "{aggregation}" needs the update of every single site, which '
     f"privacy.secure_aggregation hides: {_USE_EXACT} or leave secure aggregation out"
 )
+_QUALITY_FIRST = (
+    'aggregation = "{aggregation}" with privacy.secure_aggregation (each site\'s NMI in the clear, '
+    f'then a masked weighted sum) is not available in this version: {_USE_EXACT} or "weighted"'
+)
 _RATIO = (
     'aggregation = "{aggregation}" sends centres, which are ratios of unbounded sensitivity, so '
     f'privacy.mechanism = "{{mechanism}}" would protect nothing: {_USE_EXACT}'
+)
+_SUMS = (
+    'privacy.mechanism = "paper" puts the paper\'s noise on centres and aggregation = "exact" '
+    'sends sums: use mechanism = "gaussian", which guarantees something, or aggregation = '
+    '"weighted"'
+)
+_LABELS_ONLY = (
+    'privacy.mechanism = "randomised-response" protects labels and method = "{method}" sends none: '
+    'use "gaussian" or leave it out'
 )
 
 _ROW_LABELS = (
@@ -24,37 +42,28 @@ _LABEL_PRIVACY_ONLY = (
     'privacy.mechanism = "{mechanism}" does not exist for method = "tensor-fmvc", which sends '
     'labels, not sums: it knows label privacy only, "randomised-response"'
 )
-
-_SITE_LEVEL = (
-    'privacy.mechanism = "gaussian" with method = "fed-mufsht" would hide whole sites, not '
-    "patients, which destroys the selection below hundreds of sites, and is not available in this "
-    'version: use "none" or leave it out'
-)
-_NEVER_WITH_WEIGHTS = {
-    "randomised-response": 'privacy.mechanism = "randomised-response" protects labels and method = '
-    '"fed-mufsht" sends none: use "none" or leave it out',
-    "paper": 'privacy.mechanism = "paper" of method = "fed-mufsht" scales its noise to the largest '
+_LARGEST_UPDATE = (
+    'privacy.mechanism = "paper" of method = "fed-mufsht" scales its noise to the largest '
     "update of the sites (Eq. 20), which is read from the data, so it would guarantee nothing: use "
-    '"none" or leave it out',
-}
+    '"gaussian" or leave it out'
+)
 
-# (method, aggregation) -> why secure aggregation can never be combined with it
+_AVERAGES = ("weighted", "fedavg")
+_SINGLE = ("median", "quality", "nmi_softmax")
+#: (method, aggregation) -> why secure aggregation cannot be combined with it.
 _NEVER_SECURE = {
-    ("fedhk-mvfc", "median"): _SINGLE_UPDATES,
-    ("fedhk-mvfc", "quality"): _SINGLE_UPDATES,
+    **{("fedhk-mvfc", aggregation): _SINGLE_UPDATES for aggregation in ("median", "quality")},
+    ("fedhk-mvfc", "nmi_softmax"): _QUALITY_FIRST,
 }
-# (method, aggregation) -> why a patient-level mechanism can never be combined with it
-_NEVER_PRIVATE = {
-    ("fedhk-mvfc", aggregation): _RATIO
-    for aggregation in ("weighted", "fedavg", "median", "quality", "nmi_softmax")
+#: (method, aggregation, mechanism) -> why the mechanism cannot be combined with them.
+_NEVER_NOISY = {
+    **{("fedhk-mvfc", aggregation, "gaussian"): _RATIO for aggregation in (*_AVERAGES, *_SINGLE)},
+    **{("fedhk-mvfc", aggregation, "paper"): _RATIO for aggregation in _SINGLE},
+    ("fedhk-mvfc", "exact", "paper"): _SUMS,
+    ("fed-mufsht", "exact", "paper"): _LARGEST_UPDATE,
+    ("tensor-fmvc", "exact", "gaussian"): _LABEL_PRIVACY_ONLY,
+    ("tensor-fmvc", "exact", "paper"): _LABEL_PRIVACY_ONLY,
 }
-_NEVER_PRIVATE_LABELS = ("gaussian", "paper")
-_NO_SECURE_YET = (
-    "privacy.secure_aggregation is not available in this version: set it to false or leave it out"
-)
-_NO_MECHANISM_YET = (
-    'privacy.mechanism = "{mechanism}" is not available in this version: use "none" or leave it out'
-)
 
 
 def refusal(
@@ -65,7 +74,7 @@ def refusal(
     Parameters
     ----------
     method, aggregation : str
-        The plan's method and FedHK-MVFC's aggregation.
+        The plan's method and FedHK-MVFC's aggregation ("exact" for the other methods).
     secure_aggregation : bool
         Whether the server may see sums only.
     mechanism : str
@@ -74,30 +83,139 @@ def refusal(
     Returns
     -------
     str or None
-        One sentence with the way out, or None where the combination can run. A reason that lies
-        in the method comes before one that only lies in this version.
+        One sentence with the way out, or None where the combination can run.
     """
-    combination = (method, aggregation)
     reasons: list[str | None] = []
-    if method == "tensor-fmvc":
-        reasons.append(_ROW_LABELS if secure_aggregation else None)
-        reasons.append(_LABEL_PRIVACY_ONLY if mechanism in _NEVER_PRIVATE_LABELS else None)
-    if method == "fed-mufsht":
-        reasons.append(_NEVER_WITH_WEIGHTS.get(mechanism))
     if secure_aggregation:
-        reasons.append(_NEVER_SECURE.get(combination))
-    if mechanism != "none":
-        reasons.append(_NEVER_PRIVATE.get(combination))
-    if secure_aggregation:
-        reasons.append(_NO_SECURE_YET)
-    if method == "fed-mufsht" and mechanism == "gaussian":
-        reasons.append(_SITE_LEVEL)
-    if mechanism != "none":
-        reasons.append(_NO_MECHANISM_YET)
+        reasons.append(_ROW_LABELS if method == "tensor-fmvc" else None)
+        reasons.append(_NEVER_SECURE.get((method, aggregation)))
+    if mechanism == "randomised-response" and method != "tensor-fmvc":
+        reasons.append(_LABELS_ONLY)
+    reasons.append(_NEVER_NOISY.get((method, aggregation, mechanism)))
     for reason in reasons:
         if reason is not None:
-            return reason.format(aggregation=aggregation, mechanism=mechanism)
+            return reason.format(aggregation=aggregation, mechanism=mechanism, method=method)
     return None
+
+
+def option_refusals(plan: RunPlan) -> list[tuple[bool, str]]:
+    """List the options that masked or noisy sums cannot be combined with.
+
+    Parameters
+    ----------
+    plan : RunPlan
+        Its combination of method, aggregation and privacy exists.
+
+    Returns
+    -------
+    list of (bool, str)
+        Whether the plan breaks the rule, and the rule as one sentence with the way out.
+    """
+    rules: list[tuple[bool, str]] = []
+    if plan.method == "fedhk-mvfc" and plan.protected:
+        rules += _protected_sums(plan)
+    if plan.privacy.mechanism == "gaussian":
+        rules += _noisy_selection(plan) if plan.method == "fed-mufsht" else _noisy_sums(plan)
+        rules.append(
+            (
+                bool(plan.features),
+                f"features = '{plan.features}' are columns that other releases of the same "
+                "patients chose, which privacy.epsilon does not count: leave features out, or "
+                'use privacy.mechanism = "none"',
+            )
+        )
+    rules.append(
+        (
+            plan.privacy.clip is not None
+            and (plan.method, plan.privacy.mechanism) != ("fed-mufsht", "gaussian"),
+            'privacy.clip bounds a site\'s weights, which only method = "fed-mufsht" with '
+            'mechanism = "gaussian" sends: leave clip out',
+        )
+    )
+    return rules
+
+
+def _protected_sums(plan: RunPlan) -> list[tuple[bool, str]]:
+    """FedHK-MVFC with masked or noisy sums: nothing else may leave."""
+    options = plan.fedhk
+    return [
+        (
+            options.init == "kmeans",
+            "fedhk.init = 'kmeans' shows the server centres of each site's own records: use "
+            "'spread' or 'box' with secure aggregation or noise",
+        ),
+        (
+            options.encoding != "float64",
+            f"fedhk.encoding = '{options.encoding}' rounds single sums, and secure aggregation or "
+            "noise carries whole numbers of a ring instead: leave encoding out",
+        ),
+        (
+            bool(options.local_clusters),
+            "fedhk.local_clusters makes the server match single sites' centres, which secure "
+            "aggregation hides: leave local_clusters out",
+        ),
+    ]
+
+
+def _noisy_sums(plan: RunPlan) -> list[tuple[bool, str]]:
+    """FedHK-MVFC with a patient-level guarantee: every release is planned, bounded and paid."""
+    options, settings = plan.fedhk, plan.settings(1)
+    profile = plan.profile or "robust"
+    return [
+        (
+            settings.bandwidth == "auto" or settings.scaling == "standard",
+            f"profile '{profile}' takes scaling or bandwidth from the data, which nobody has "
+            "paid for: set profile = 'paper', or name fedhk.heat_kernel and leave scaling and "
+            "bandwidth out",
+        ),
+        (
+            settings.scaling != "minmax",
+            f"fedhk.scaling = '{settings.scaling}' leaves records without a bound: use 'minmax', "
+            "which scales by the declared bounds",
+        ),
+        (
+            options.n_init != 1,
+            f"fedhk.n_init is {options.n_init} and every start costs as much as the first: use 1 "
+            "with noise",
+        ),
+        (
+            options.init != "spread",
+            f"fedhk.init is '{options.init}': use 'spread', the start that needs no data, with "
+            "noise",
+        ),
+        (
+            options.acceleration != "none",
+            "fedhk.acceleration = 'anderson' undoes steps that were already paid for: use 'none' "
+            "with noise",
+        ),
+    ]
+
+
+def _noisy_selection(plan: RunPlan) -> list[tuple[bool, str]]:
+    """Fed-MUFSHT with site-level noise: one clipped update a site and round, equal weights."""
+    settings = plan.mufsht_settings()
+    return [
+        (
+            plan.privacy.clip is None,
+            "privacy.clip is missing: say how large (L2 norm) a site's weights may be, for "
+            "instance 1.0",
+        ),
+        (
+            settings.weighting != "uniform",
+            f"mufsht.weighting = '{settings.weighting}' makes weights of the sites' NMI, a release "
+            "that nobody has paid for: use 'uniform' with noise",
+        ),
+        (
+            settings.search == "keys",
+            "mufsht.search = 'keys' lets each site vote for columns, a release that nobody has "
+            "paid for: use 'off' or 'weights' with noise",
+        ),
+        (
+            settings.text,
+            "mufsht.text pools how many records hold each word, a release that nobody has paid "
+            "for: leave text out with noise",
+        ),
+    ]
 
 
 def one_view_only(site: str, n_views: int) -> None:

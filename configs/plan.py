@@ -22,7 +22,9 @@ from configs.plan_tables import (
     QuorumOptions,
     TensorOptions,
 )
+from configs.privacy_rules import check_privacy, secure_terms, with_defaults
 from configs.profiles import HeatKernelSettings, Profile, resolve_heat_kernel
+from configs.secure_terms import SecureTerms
 from configs.tables import Table, parse_table, read_toml
 from configs.tensor_profiles import TensorProfile, TensorSettings, resolve_tensor
 
@@ -78,7 +80,7 @@ class RunPlan(Table):
                     f"table [{table}] belongs to method '{other}' but method is '{method}': leave "
                     f"it out or use [{_TABLES[method]}]"
                 )
-        return {**_DEFAULTS[method], **fields}
+        return with_defaults({**_DEFAULTS[method], **fields})
 
     @field_validator("features")
     @classmethod
@@ -120,6 +122,7 @@ class RunPlan(Table):
             else:
                 self._check_two_clusters()
                 self.mufsht_settings()
+            check_privacy(self)
         except ConfigError as error:
             raise ValueError(error.public_message.removesuffix(".")) from error
         return self
@@ -208,6 +211,15 @@ class RunPlan(Table):
     def feature_choice(self) -> FeatureChoice | None:
         """The columns of an earlier run that this one uses; None for all."""
         return parse_features(self.features)
+
+    @property
+    def protected(self) -> bool:
+        """Whether sums are masked, noisy, or both: sites then send nothing but such sums."""
+        return self.privacy.secure_aggregation or self.privacy.mechanism == "gaussian"
+
+    def secure_terms(self) -> SecureTerms | None:
+        """Return the numbers of the plan's secure sums; None where it has none."""
+        return secure_terms(self)
 
     def settings(self, n_columns: int) -> HeatKernelSettings:
         """Resolve the heat-kernel settings.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from configs.mufsht_profiles import RankingRule, Search, Simplex, Stages, Weighting
 from configs.profiles import LARGEST_EXPONENT, Bandwidth, HeatKernel, Scaling
+from configs.site import SITE_NAME
 from configs.tables import Table
 from configs.tensor_profiles import (
     AnchorKind,
@@ -38,6 +39,7 @@ Encoding = Literal["float64", "float32", "int16", "int8"]
 Initialisation = Literal["kmeans", "box", "spread"]
 Acceleration = Literal["anderson", "none"]
 Mechanism = Literal["none", "gaussian", "randomised-response", "paper"]
+NoisePlacement = Literal["distributed", "local"]
 Blend = Annotated[float, Field(ge=0.0, le=1.0)] | Literal["adaptive"]
 
 
@@ -150,7 +152,35 @@ class QuorumOptions(Table):
 
 
 class PrivacyOptions(Table):
-    """Table ``[privacy]``; today only the plain run exists, anything else is refused in words."""
+    """Table ``[privacy]``: what the server may see, and the noise that hides single patients.
+
+    What is left out is filled in by `configs.privacy_rules.with_defaults` where the plan uses it.
+    """
 
     secure_aggregation: bool = Field(False, description="true or false")
+    participants: Annotated[
+        tuple[Annotated[str, Field(pattern=SITE_NAME)], ...], Field(strict=False)
+    ] = Field((), description="a list of site names (letters, digits, '.', '_' or '-')")
+    colluders: int = Field(1, ge=1, description="a whole number, 1 or more")
+    tolerated_dropouts: int | None = Field(None, ge=0, description="a whole number, 0 or more")
+    threshold: int | None = Field(None, ge=2, description="a whole number, 2 or more")
+    spare_exchanges: int | None = Field(
+        None, ge=0, le=10_000, description="a whole number from 0 to 10000"
+    )
+    max_rows: int = Field(100_000, ge=1, le=2**40, description="a whole number of rows, 1 or more")
+    min_contributors: int = Field(3, ge=1, description="a whole number, 1 or more")
     mechanism: Mechanism = "none"
+    epsilon: float | None = Field(None, gt=0.0, le=1000.0, description="a number above 0")
+    delta: float | None = Field(
+        None, gt=0.0, lt=1.0, description="a number above 0 and below 1, well below 1 / rows"
+    )
+    noise: NoisePlacement | None = Field(None, description="'distributed', 'local'")
+    clip: float | None = Field(
+        None, gt=0.0, description="a number above 0 (method 'fed-mufsht' with noise)"
+    )
+
+    @field_validator("participants")
+    @classmethod
+    def _one_order(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Put the names in one order, so that equal plans have equal ids."""
+        return tuple(sorted(names))

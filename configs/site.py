@@ -57,6 +57,9 @@ class Policy(Table):
     epsilon_budget: float = Field(8.0, ge=0.0, description="a number, 0 or more")
     delta_budget: float = Field(1e-4, ge=0.0, lt=1.0, description="a number from 0 to below 1")
     share_consistency: bool = Field(False, description="true or false")
+    share_labels: bool = Field(False, description="true or false")
+    cohort: str = Field("", max_length=64, description="a name of at most 64 characters, or ''")
+    auto_runs_a_month: int = Field(100, ge=0, description="a whole number, 0 or more")
 
 
 class Keys(Table):
@@ -65,6 +68,7 @@ class Keys(Table):
     identity: str = Field("state/identity.pem", min_length=1, description="a file name")
     node: str = Field("state/node.key", min_length=1, description="a file name")
     linkage: str = Field("state/linkage.key", min_length=1, description="a file name")
+    roster: str = Field("roster.json", min_length=1, description="a file name")
 
 
 class Device(Table):

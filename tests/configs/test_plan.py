@@ -102,7 +102,9 @@ def test_there_are_presets():
         ),
         (
             {"privacy": {"zzz": 1}},
-            "plan.toml: unknown key 'privacy.zzz': known keys: secure_aggregation, mechanism.",
+            "plan.toml: unknown key 'privacy.zzz': known keys: secure_aggregation, "
+            "participants, colluders, tolerated_dropouts, threshold, spare_exchanges, max_rows, "
+            "min_contributors, mechanism, epsilon, delta, noise, clip.",
         ),
         (
             {"fedhk": {"view_exponent": 2000.0}},
@@ -176,14 +178,6 @@ def test_there_are_presets():
         ),
         ({"features": 3}, "plan.toml: features is 3; allowed: '' or 'RUN_ID@RATIO'."),
         ({"features": "run@0.4"}, "plan.toml: features is 'run@0.4': give '' or 'RUN_ID@RATIO'"),
-        (
-            {"privacy": {"secure_aggregation": True}},
-            "plan.toml: privacy.secure_aggregation is not available in this version",
-        ),
-        (
-            {"privacy": {"mechanism": "gaussian"}},
-            'plan.toml: privacy.mechanism = "gaussian" is not available in this version',
-        ),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_sentence(changes, sentence):
@@ -300,7 +294,7 @@ def test_a_plan_holds_its_own_methods_table_only():
         ({"privacy": {"mechanism": "gaussian"}}, "label privacy only"),
         (
             {"privacy": {"mechanism": "randomised-response"}},
-            '"randomised-response" is not available in this version',
+            "privacy.mechanism is 'randomised-response' but privacy.epsilon is missing",
         ),
     ],
 )
@@ -358,8 +352,8 @@ def test_a_mufsht_plan_holds_its_own_table_only():
         ({"mufsht": {"hcl": False}}, "hcl is false but search is 'off': it is part of the search"),
         ({"mufsht": {"text": 1}}, "mufsht.text is 1; allowed: true or false."),
         ({"features": "1234abcd@0.4"}, "a selection of a selection is not made"),
-        ({"privacy": {"secure_aggregation": True}}, "secure_aggregation is not available in this"),
-        ({"privacy": {"mechanism": "gaussian"}}, "would hide whole sites, not patients"),
+        ({"privacy": {"secure_aggregation": True}}, "privacy.participants is empty: list the na"),
+        ({"privacy": {"mechanism": "gaussian", "epsilon": 8.0}}, "privacy.clip is missing: say"),
         ({"privacy": {"mechanism": "randomised-response"}}, "protects labels and method = "),
         ({"privacy": {"mechanism": "paper"}}, "scales its noise to the largest update"),
     ],
@@ -372,9 +366,7 @@ def test_a_mufsht_plan_that_cannot_run_is_refused_in_one_sentence(changes, sente
     assert "\n" not in str(caught.value)
 
 
-def test_what_never_exists_is_named_before_what_this_version_lacks():
+def test_a_selection_with_masks_exists_and_one_with_the_papers_noise_does_not():
     reason = refusal("fed-mufsht", "exact", secure_aggregation=True, mechanism="paper")
     assert "it would guarantee nothing" in reason
-    reason = refusal("fed-mufsht", "exact", secure_aggregation=True, mechanism="gaussian")
-    assert reason.startswith("privacy.secure_aggregation is not available in this version")
-    assert refusal("fed-mufsht", "exact", secure_aggregation=False, mechanism="none") is None
+    assert refusal("fed-mufsht", "exact", secure_aggregation=True, mechanism="gaussian") is None

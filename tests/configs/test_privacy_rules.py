@@ -1,0 +1,135 @@
+"""Table [privacy]: what is filled in, what is refused, and the numbers of the secure sums."""
+
+import itertools
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.plan import RunPlan
+from configs.secure_terms import check_terms, default_dropouts
+
+SITES = ["st-anna", "st-benno", "st-clara"]
+MASKED = {"secure_aggregation": True, "participants": SITES}
+NOISY = {"mechanism": "gaussian", "epsilon": 1.0}
+
+
+def plan(privacy, **changes):
+    fields = {"method": "fedhk-mvfc", "n_clusters": 4, "max_rounds": 10, "profile": "paper"}
+    return RunPlan.parse({**fields, "privacy": privacy, **changes}, source="plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "t"),
+    [(3, 0, 3), (4, 1, 3), (5, 1, 4), (6, 1, 5), (7, 1, 6), (8, 2, 6), (13, 2, 11), (14, 3, 11)]
+    + [(21, 3, 18), (32, 5, 27)],
+)
+def test_default_dropouts_and_threshold_against_one_colluder(n, d, t):
+    assert default_dropouts(n, 1) == d
+    assert n - d == t
+    check_terms(n, 1, d, t)
+
+
+def test_terms_are_safe_exactly_where_all_conditions_hold():
+    for n, c, d, t in itertools.product(range(1, 12), range(1, 4), range(5), range(1, 12)):
+        safe = t <= n - d and 2 * t > n + c and (n - c) * d < (d + 1) * (t - c) and n - d - c >= 2
+        try:
+            check_terms(n, c, d, t)
+        except ConfigError:
+            assert not safe, (n, c, d, t)
+        else:
+            assert safe, (n, c, d, t)
+
+
+def test_a_masked_plan_spells_out_what_follows_from_its_participants():
+    first = plan(MASKED)
+    terms = first.secure_terms()
+    assert (terms.n_sites, terms.tolerated_dropouts, terms.threshold) == (3, 0, 3)
+    assert first.quorum.min_sites == 3
+    assert first.fedhk.init == "spread"
+    # counts and moments, 10 rounds, the final figures, and 5 spares
+    assert terms.exchanges == 1 + 10 + 1 + 5
+    assert RunPlan.parse(first.fields()).plan_id == first.plan_id
+    assert plan({**MASKED, "participants": SITES[::-1]}).plan_id == first.plan_id
+
+
+def test_noise_fills_in_what_it_needs():
+    noisy = plan(NOISY)
+    assert noisy.privacy.noise == "local"
+    assert noisy.privacy.delta == 1e-5
+    assert (noisy.fedhk.n_init, noisy.fedhk.init, noisy.fedhk.acceleration) == (1, "spread", "none")
+    masked = plan({**MASKED, **NOISY, "participants": [*SITES, "st-doris"]})
+    assert masked.privacy.noise == "distributed"
+    assert masked.secure_terms().tolerated_dropouts == 1
+    assert masked.secure_terms().exchanges == 10 + 5
+
+
+def test_a_plain_plan_has_no_secure_terms():
+    assert plan({}).secure_terms() is None
+    assert not plan({}).protected
+
+
+@pytest.mark.parametrize(
+    ("privacy", "changes", "sentence"),
+    [
+        ({"epsilon": 1.0}, {}, "privacy.epsilon is set but privacy.mechanism is 'none'"),
+        ({"participants": SITES}, {}, "participants is set but privacy.secure_aggregation is fal"),
+        ({"mechanism": "gaussian"}, {}, "privacy.epsilon is missing"),
+        ({**NOISY, "noise": "distributed"}, {}, "the server would see each site's share of the no"),
+        ({**MASKED, "participants": SITES[:2]}, {}, "a sum may hold 1 honest sites and needs 2"),
+        ({**MASKED, "participants": [*SITES, "st-anna"]}, {}, "lists site 'st-anna' twice"),
+        ({**MASKED, "participants": ["a b"]}, {}, "participants[0] is 'a b'; allowed"),
+        ({"secure_aggregation": True}, {}, "privacy.participants is empty"),
+        (
+            {**MASKED, "participants": [*SITES, "x"], "tolerated_dropouts": 1},
+            {},
+            "tolerated_dropouts is 1 without noise",
+        ),
+        ({**MASKED, "threshold": 2}, {}, "lets a server that names different sets"),
+        ({**MASKED, "min_contributors": 4}, {}, "a sum may hold 3 of 3 sites"),
+        (MASKED, {"quorum": {"min_sites": 2}}, "quorum.min_sites is 2 but privacy.participants"),
+        (MASKED, {"quorum": {"on_missing": "continue"}}, "quorum.on_missing is 'continue'"),
+        (MASKED, {"fedhk": {"init": "kmeans"}}, "fedhk.init = 'kmeans' shows the server"),
+        (MASKED, {"fedhk": {"encoding": "float32"}}, "leave encoding out"),
+        (
+            MASKED,
+            {"fedhk": {"aggregation": "weighted", "local_clusters": {"st-anna": 2}}},
+            "leave local_clusters out",
+        ),
+        (MASKED, {"fedhk": {"aggregation": "nmi_softmax"}}, "is not available in this version"),
+        (NOISY, {"profile": None}, "profile 'robust' takes scaling or bandwidth from the data"),
+        (NOISY, {"fedhk": {"scaling": "none"}}, "leaves records without a bound"),
+        (NOISY, {"fedhk": {"n_init": 5}}, "every start costs as much as the first"),
+        (NOISY, {"fedhk": {"init": "box"}}, "use 'spread', the start that needs no data"),
+        (NOISY, {"fedhk": {"acceleration": "anderson"}}, "undoes steps that were already paid"),
+        (NOISY, {"features": "1234abcd@0.4"}, "columns that other releases of the same"),
+        ({**NOISY, "clip": 1.0}, {}, "leave clip out"),
+        (
+            {"mechanism": "paper", "epsilon": 1.0},
+            {},
+            'use mechanism = "gaussian", which guarantees',
+        ),
+        ({"mechanism": "randomised-response", "epsilon": 1.0}, {}, "protects labels and method"),
+    ],
+)
+def test_what_privacy_cannot_be_combined_with_is_refused_in_one_sentence(
+    privacy, changes, sentence
+):
+    with pytest.raises(ConfigError) as caught:
+        plan(privacy, **changes)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("plan.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mufsht", "sentence"),
+    [
+        ({"weighting": "softmax"}, "use 'uniform' with noise"),
+        ({"search": "keys"}, "lets each site vote for columns"),
+        ({"text": True}, "pools how many records hold each word"),
+    ],
+)
+def test_a_noisy_selection_releases_one_update_a_round_and_nothing_else(mufsht, sentence):
+    fields = {"method": "fed-mufsht", "n_clusters": 4, "mufsht": mufsht}
+    with pytest.raises(ConfigError, match=sentence):
+        RunPlan.parse({**fields, "privacy": {**NOISY, "clip": 1.0}})
