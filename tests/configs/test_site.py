@@ -27,11 +27,15 @@ def test_everything_but_name_and_data_has_the_documented_default(tmp_path):
         "epsilon_budget": 8.0,
         "delta_budget": 1e-4,
         "share_consistency": False,
+        "share_labels": False,
+        "cohort": "",
+        "auto_runs_a_month": 100,
     }
     assert site.keys.model_dump() == {
         "identity": "state/identity.pem",
         "node": "state/node.key",
         "linkage": "state/linkage.key",
+        "roster": "roster.json",
     }
     assert (site.device.device, site.device.dtype) == ("auto", "float64")
 
