@@ -43,7 +43,7 @@ class Interleaved(FedHKStrategy):
         timeout = self.plan.quorum.timeout_s
         messages = [
             FlowerMessage(to_record(b"empty"), node, "train.empty", ttl=timeout)
-            for node in self._nodes.values()
+            for node in self._admission.nodes.values()
         ]
         replies, _ = collect(grid, messages, timeout)
         assert len(replies) == len(messages)

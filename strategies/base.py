@@ -1,8 +1,8 @@
-"""What all strategies share: the loop of bounded exchanges, quorum, reply checks, byte counts.
+"""What all strategies share: the loop of bounded exchanges, reply checks, byte counts.
 
 A method is written as a generator (`protocol`) that yields one :class:`Exchange` at a time and gets
 the checked replies of the sites still in the run. This module turns exchanges into Flower messages
-and back, drops sites by name, and keeps the record of the rounds.
+and back and keeps the record of the rounds; who takes part is settled in `strategies.admission`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from configs.errors import FedMVCError, ProtocolError, QuorumLost, TransportError, error_for_code
+from configs.errors import FedMVCError, ProtocolError
 from configs.plan import RunPlan
+from strategies.admission import Admission
 from strategies.exchange import Failure, collect, wait_for_nodes
 from strategies.messages import (
     FeatureSelection,
@@ -32,7 +33,7 @@ from strategies.messages import (
 )
 from strategies.model import ClusterModel
 from strategies.records import from_record, to_record
-from strategies.reply_checks import check_hello, check_reply, naming
+from strategies.reply_checks import check_reply
 from strategies.run_state import Exchange, RoundRecord, RunState, Tally
 
 log = logging.getLogger("fedmvc")
@@ -76,11 +77,10 @@ class FederatedStrategy(Strategy):
     ) -> None:
         self.plan = plan
         self.state = RunState(run_id)
+        self._admission = Admission(plan.quorum, self.state)
         self.metrics: dict[str, Any] = {}
         self._observer = observer
         self._settle_s = settle_s
-        self._nodes: dict[str, int] = {}
-        self._first_refusal: FedMVCError | None = None
         self._pending: Exchange | None = None
         self._running: Protocol | None = None
         self._tally = Tally()
@@ -128,10 +128,11 @@ class FederatedStrategy(Strategy):
         """Turn the pending exchange into one Flower message a site."""
         if self._pending is None:
             return []
+        nodes = self._admission.nodes
         return [
-            self._message(request, self._nodes[site], self._pending.action, str(server_round))
+            self._message(request, nodes[site], self._pending.action, str(server_round))
             for site, request in sorted(self._pending.requests.items())
-            if site in self._nodes
+            if site in nodes
         ]
 
     def aggregate_train(
@@ -140,13 +141,13 @@ class FederatedStrategy(Strategy):
         """Check the replies and hand them to the protocol, in name order."""
         if self._pending is None or self._running is None:
             return None, None
-        names = {node: site for site, node in self._nodes.items()}
+        names = self._admission.names
         accepted: dict[str, Any] = {}
         for reply in replies:
             site = names.get(reply.metadata.src_node_id)
             if site is not None:
                 self._take(self._pending, site, reply, accepted)
-        self._require_quorum()
+        self._admission.require_quorum()
         self._pending = self._step(dict(sorted(accepted.items())))
         return None, MetricRecord({"sites": len(accepted)})
 
@@ -187,12 +188,7 @@ class FederatedStrategy(Strategy):
 
     def drop(self, site: str, reason: str) -> None:
         """Take a site out of the run, by name."""
-        if site not in self._nodes:
-            return
-        log.warning("site '%s' is out of the run: it %s", site, reason)
-        del self._nodes[site]
-        self.state.sites.remove(site)
-        self.state.dropped[site] = reason
+        self._admission.drop(site, reason)
 
     def stop_without(self, site: str) -> None:
         """End the run for a site that was dropped, where the plan does not go on without it.
@@ -201,11 +197,17 @@ class FederatedStrategy(Strategy):
         ------
         QuorumLost
         """
-        if self.plan.quorum.on_missing == "stop":
-            raise QuorumLost(
-                f"site '{site}' {self.state.dropped[site]}; quorum.on_missing is 'stop': bring the "
-                "site back or set it to 'continue'"
-            )
+        self._admission.stop_without(site)
+
+    def refuse(self, site: str, error: FedMVCError) -> None:
+        """Refuse an admitted site for its data or schema before round 1.
+
+        Raises
+        ------
+        FedMVCError
+            ``error`` itself, unless ``quorum.on_missing`` is "continue".
+        """
+        self._admission.refuse(site, error)
 
     def checked(self, replies: dict[str, Any], check: Callable[[str, Any], None]) -> dict[str, Any]:
         """Keep the replies that pass ``check``; drop the others' sites by name.
@@ -223,7 +225,7 @@ class FederatedStrategy(Strategy):
                 self.drop(site, f"sent a reply that does not fit: {error.public_message}")
             else:
                 kept[site] = reply
-        self._require_quorum()
+        self._admission.require_quorum()
         return kept
 
     def warn(self, sentence: str) -> None:
@@ -292,7 +294,7 @@ class FederatedStrategy(Strategy):
         self.aggregate_train(exchange.round, replies)
 
     def _note_failures(self, failures: Mapping[int, Failure]) -> None:
-        names = {node: site for site, node in self._nodes.items()}
+        names = self._admission.names
         for node, failure in failures.items():
             site = names[node]
             self.drop(site, failure.reason)
@@ -306,33 +308,13 @@ class FederatedStrategy(Strategy):
         try:
             message = self._decode(reply)
             if isinstance(message, Refusal):
-                self._take_refusal(site, message, pending.round)
+                self._admission.take_refusal(site, message, pending.round)
                 return
             check_reply(self.state.run_id, pending, message)
         except ProtocolError as error:
             self.drop(site, f"sent a reply that does not fit: {error.public_message}")
         else:
             accepted[site] = message
-
-    def _take_refusal(self, site: str, refusal: Refusal, round_: int) -> None:
-        """Before round 1 a refusal may end the run; later its site is dropped."""
-        if round_ == 0:
-            self.refuse(site, error_for_code(refusal.code)(naming(site, refusal.message)))
-        else:
-            self.drop(site, f"refused: {refusal.message}")
-            if refusal.code == TransportError.code:  # its worker is gone: nobody answers there
-                self.stop_without(site)
-
-    def _require_quorum(self) -> None:
-        """Raise where too few sites are left; before round 1 as the first refusal."""
-        needed = self.plan.quorum.min_sites
-        if len(self._nodes) >= max(needed, 1):
-            return
-        short = f"{len(self._nodes)} sites are left, quorum.min_sites is {needed}"
-        if self._first_refusal is not None and not self.state.history:
-            raise type(self._first_refusal)(f"{self._first_refusal.public_message}; {short}")
-        lost = "; ".join(f"'{s}' {why}" for s, why in self.state.dropped.items())
-        raise QuorumLost(f"{short}: {lost}")
 
     def _admit(self, grid: Grid) -> dict[str, HelloReply]:
         """Ask every connected node who it is and whether it takes part."""
@@ -344,55 +326,4 @@ class FederatedStrategy(Strategy):
         request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
         messages = [self._message(request, node, "hello", "hello") for node in registered]
         replies, failures = collect(grid, messages, quorum.timeout_s)
-        for node, failure in failures.items():
-            site = registered[node] or f"node {node}"
-            error = QuorumLost(f"site '{site}' {failure.reason}")
-            self._refuse_admission(site, error, failure.reason)
-        admitted: dict[str, HelloReply] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            self._admit_one(node, registered[node], reply, admitted)
-        self._require_quorum()
-        self.state.sites = sorted(admitted)
-        return {site: admitted[site] for site in self.state.sites}
-
-    def _admit_one(
-        self, node: int, name: str, reply: FlowerMessage, admitted: dict[str, HelloReply]
-    ) -> None:
-        site = name or f"node {node}"
-        try:
-            message = self._decode(reply)
-            if not isinstance(message, Refusal):
-                check_hello(self.state.run_id, name, message, admitted)
-        except ProtocolError as error:
-            reason = f"sent a reply that does not fit: {error.public_message}"
-            self._refuse_admission(site, ProtocolError(naming(site, error.public_message)), reason)
-            return
-        if isinstance(message, Refusal):
-            refusal = error_for_code(message.code)(naming(site, message.message))
-            self._refuse_admission(site, refusal, f"refused: {message.message}")
-        elif isinstance(message, HelloReply):
-            admitted[message.site] = message
-            self._nodes[message.site] = node
-
-    def _refuse_admission(self, site: str, error: FedMVCError, reason: str) -> None:
-        """Name the site; end the run unless the plan goes on without it."""
-        self.state.dropped[site] = reason
-        self._first_refusal = self._first_refusal or error
-        if self.plan.quorum.on_missing == "stop":
-            raise error
-        log.warning("site '%s' is not in the run: it %s", site, reason)
-
-    def refuse(self, site: str, error: FedMVCError) -> None:
-        """Refuse an admitted site for its data or schema before round 1.
-
-        Raises
-        ------
-        FedMVCError
-            ``error`` itself, unless ``quorum.on_missing`` is "continue".
-        """
-        if self.plan.quorum.on_missing == "stop":
-            raise error
-        self._first_refusal = self._first_refusal or error
-        self.drop(site, f"was refused: {error.public_message}")
-        self._require_quorum()
+        return self._admission.admit(registered, replies, failures, self._decode)
