@@ -54,7 +54,7 @@ def unpack(encoded: bytes) -> tuple[bytes, ...]:
     ProtocolError
         If a length or a field is cut short.
     """
-    fields = []
+    fields: list[bytes] = []
     place = 0
     while place < len(encoded):
         start = place + _LENGTH_BYTES

@@ -21,31 +21,35 @@ from numpy.typing import NDArray
 from privacy.canonical import pack
 from privacy.key_agreement import derive_key
 
-__all__ = ["add_pair_masks", "keystream", "mask", "pair_key", "subtract_self_mask"]
+__all__ = ["add_keystream", "add_pair_masks", "mask", "pair_key"]
 
 Ring = NDArray[np.uint64]
 
 _FROM_THE_START = bytes(16)
+#: Numbers made and added at once: what stays in the processor's cache is twice as fast.
+_CHUNK = 2**15
+_ZEROS = bytes(8 * _CHUNK)
 
 
-def keystream(key: bytes, n_numbers: int) -> Ring:
-    """Return PRG(key).
+def add_keystream(total: Ring, key: bytes, *, sign: int = 1) -> None:
+    """Add PRG(key) to a vector, or take it off, in place.
 
     Parameters
     ----------
+    total : ndarray of shape (k,), uint64
+        Changed in place.
     key : bytes
         32 bytes, used for nothing else.
-    n_numbers : int
-        k.
-
-    Returns
-    -------
-    ndarray of shape (k,), uint64
+    sign : {1, -1}
     """
-    stream = np.empty(n_numbers, "<u8")
     encryptor = Cipher(ChaCha20(key, _FROM_THE_START), mode=None).encryptor()
-    encryptor.update_into(bytes(stream.nbytes), memoryview(stream).cast("B"))
-    return stream.astype(np.uint64, copy=False)
+    stream = np.empty(_CHUNK, "<u8")
+    target = stream.data.cast("B")
+    combine = np.add if sign > 0 else np.subtract
+    for first in range(0, total.size, _CHUNK):
+        part = total[first : first + _CHUNK]
+        encryptor.update_into(_ZEROS[: part.nbytes], target[: part.nbytes])
+        combine(part, stream[: part.size], out=part)
 
 
 def pair_key(
@@ -84,7 +88,9 @@ def pair_key(
     return derive_key(secret, public, salt=transcript, info=info)
 
 
-def add_pair_masks(total: Ring, site: str, pair_keys: Mapping[str, bytes], *, sign: int) -> None:
+def add_pair_masks(
+    total: Ring, site: str, pair_keys: Mapping[str, bytes], *, sign: int = 1
+) -> None:
     """Add the masks that a site shares with others, in place.
 
     Parameters
@@ -99,16 +105,7 @@ def add_pair_masks(total: Ring, site: str, pair_keys: Mapping[str, bytes], *, si
         1 as the site itself does; -1 takes these masks off again.
     """
     for other, key in pair_keys.items():
-        stream = keystream(key, total.size)
-        if (other > site) == (sign > 0):
-            total += stream
-        else:
-            total -= stream
-
-
-def subtract_self_mask(total: Ring, seed: bytes) -> None:
-    """Take PRG(b) off, in place."""
-    total -= keystream(seed, total.size)
+        add_keystream(total, key, sign=sign if other > site else -sign)
 
 
 def mask(values: Ring, site: str, seed: bytes, pair_keys: Mapping[str, bytes]) -> Ring:
@@ -130,6 +127,7 @@ def mask(values: Ring, site: str, seed: bytes, pair_keys: Mapping[str, bytes]) -
     ndarray of shape (k,), uint64
         y_u: uniform for whoever lacks the seed or a key.
     """
-    masked = values + keystream(seed, values.size)
-    add_pair_masks(masked, site, pair_keys, sign=1)
+    masked = values.copy()
+    add_keystream(masked, seed)
+    add_pair_masks(masked, site, pair_keys)
     return masked

@@ -14,6 +14,8 @@ __all__ = ["SHARE_BYTES", "recombine", "split_secret"]
 #: Length of a share, and of a secret.
 SHARE_BYTES = 32
 _HALF = SHARE_BYTES // 2
+#: The library's own form, not the one of the ``ssss`` tool.
+_PLAIN = False
 
 
 def split_secret(secret: bytes, threshold: int, n_shares: int) -> list[bytes]:
@@ -33,8 +35,8 @@ def split_secret(secret: bytes, threshold: int, n_shares: int) -> list[bytes]:
     list of bytes
         n shares of 32 bytes; the i-th has index i + 1.
     """
-    first = Shamir.split(threshold, n_shares, secret[:_HALF])
-    second = Shamir.split(threshold, n_shares, secret[_HALF:])
+    first = Shamir.split(threshold, n_shares, secret[:_HALF], _PLAIN)
+    second = Shamir.split(threshold, n_shares, secret[_HALF:], _PLAIN)
     return [bytes(a + b) for (_, a), (_, b) in zip(first, second, strict=True)]
 
 
@@ -54,7 +56,7 @@ def recombine(shares: Mapping[int, bytes]) -> bytes:
     """
     return bytes(
         b"".join(
-            Shamir.combine([(index, share[half]) for index, share in shares.items()])
+            Shamir.combine([(index, share[half]) for index, share in shares.items()], _PLAIN)
             for half in (slice(None, _HALF), slice(_HALF, None))
         )
     )

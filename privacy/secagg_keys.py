@@ -1,0 +1,130 @@
+"""The signed key message of a secure sum: one from each site, once a run.
+
+It names the version, the run and the plan, so that none can stand in for one of another run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from configs.errors import ProtocolError
+from privacy.canonical import pack, unpack
+from privacy.key_agreement import KEY_BYTES
+from privacy.secagg_terms import RunTerms
+
+__all__ = [
+    "KeyMessage",
+    "read_keys",
+    "seed_commitment",
+    "transcript_of",
+    "verify_keys",
+    "write_keys",
+]
+
+_HEAD = ("version", "run", "plan", "roster", "name", "n", "t", "d", "c", "E")
+
+
+@dataclass(frozen=True)
+class KeyMessage:
+    """What a site publishes before a run.
+
+    Attributes
+    ----------
+    name : str
+    envelope_key : bytes
+        X25519 public key that shares are sent under.
+    masking_keys : tuple of bytes
+        S_{u,e}: one X25519 public key an exchange.
+    seed_commitments : tuple of bytes
+        One an exchange, see `seed_commitment`.
+    nonce : bytes
+        32 random bytes: no two messages are alike.
+    """
+
+    name: str
+    envelope_key: bytes
+    masking_keys: tuple[bytes, ...]
+    seed_commitments: tuple[bytes, ...]
+    nonce: bytes
+
+
+def seed_commitment(seed: bytes) -> bytes:
+    """Commit to the seed b_{u,e} of a self-mask."""
+    return hashlib.sha256(b"fedmvc b" + seed).digest()
+
+
+def write_keys(run: RunTerms, keys: KeyMessage, identity: Ed25519PrivateKey) -> bytes:
+    """Encode and sign a site's keys."""
+    body = pack(
+        *run.head(keys.name),
+        keys.envelope_key,
+        pack(*keys.masking_keys),
+        pack(*keys.seed_commitments),
+        keys.nonce,
+    )
+    return pack(body, identity.sign(body))
+
+
+def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
+    """Read a key message; its signature is another matter, see `verify_keys`.
+
+    Raises
+    ------
+    ProtocolError
+        If it is malformed, or of another version, run, plan, roster or terms.
+    """
+    parts = unpack(message)
+    fields = unpack(parts[0]) if len(parts) == 2 else ()
+    if len(fields) != len(_HEAD) + 4:
+        raise ProtocolError("a key message is malformed: its sender runs another version")
+    name = fields[_HEAD.index("name")].decode(errors="replace")
+    if name not in run.names:
+        raise ProtocolError(
+            f"a key message comes from {name[:64]!r}, which is not among the plan's "
+            f"{run.terms.n_sites} participants: check privacy.participants"
+        )
+    expected = unpack(pack(*run.head(name)))
+    differing = [
+        what for what, sent, ours in zip(_HEAD, fields, expected, strict=False) if sent != ours
+    ]
+    if differing:
+        raise ProtocolError(
+            f"site '{name}' sent keys for another {differing[0]}: all sites must hold the same "
+            "plan, roster and version"
+        )
+    envelope_key, masking_keys, commitments, nonce = fields[len(_HEAD) :]
+    keys = KeyMessage(name, envelope_key, unpack(masking_keys), unpack(commitments), nonce)
+    lists = (keys.masking_keys, keys.seed_commitments)
+    lengths = {len(value) for value in (envelope_key, nonce, *lists[0], *lists[1])}
+    if lengths != {KEY_BYTES} or {len(each) for each in lists} != {run.terms.exchanges}:
+        raise ProtocolError(f"site '{name}' sent malformed keys: it runs another version")
+    return keys
+
+
+def verify_keys(message: bytes, name: str, identity: Ed25519PublicKey) -> None:
+    """Check the signature of a key message that `read_keys` took.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not that identity's.
+    """
+    body, signature = unpack(message)
+    try:
+        identity.verify(signature, body)
+    except InvalidSignature:
+        raise ProtocolError(
+            f"the keys of site '{name}' are not signed by the identity in this site's roster: "
+            "somebody stands between, or the roster is old; compare rosters before another run",
+            local_detail="signature",
+        ) from None
+
+
+def transcript_of(key_messages: Sequence[bytes]) -> bytes:
+    """Hash all signed key messages, given in name order."""
+    return hashlib.sha256(pack(*key_messages)).digest()
