@@ -1,0 +1,130 @@
+import base64
+import os
+import stat
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from configs.errors import ConfigError
+from privacy.identity import (
+    fingerprint,
+    make_identity,
+    public_text,
+    read_identity,
+    read_public_text,
+)
+from privacy.key_files import own_secret
+
+
+def refused(call, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments)
+    return caught.value.public_message
+
+
+def test_a_key_is_made_once_and_signs(tmp_path):
+    path = tmp_path / "state" / "identity.pem"
+
+    make_identity(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = read_identity(path)
+    key.public_key().verify(key.sign(b"message"), b"message")
+    assert base64.b64decode(public_text(key)) == key.public_key().public_bytes_raw()
+    assert os.listdir(path.parent) == ["identity.pem"]  # no draft is left
+    sentence = refused(make_identity, path)
+    assert "identity key 'identity.pem' already exists and is not overwritten" in sentence
+    assert public_text(read_identity(path)) == public_text(key)
+
+
+def test_two_keys_differ(tmp_path):
+    make_identity(tmp_path / "a.pem")
+    make_identity(tmp_path / "b.pem")
+    assert public_text(read_identity(tmp_path / "a.pem")) != public_text(
+        read_identity(tmp_path / "b.pem")
+    )
+
+
+def test_a_passphrase_locks_the_file(tmp_path):
+    path = tmp_path / "identity.pem"
+    make_identity(path, b"correct horse")
+
+    assert b"ENCRYPTED" in path.read_bytes()
+    assert read_identity(path, b"correct horse")
+    assert "FEDMVC_PASSPHRASE" in refused(read_identity, path)
+    assert "the passphrase is not the one" in refused(read_identity, path, b"wrong")
+
+
+def test_a_file_that_none_locks_needs_no_passphrase(tmp_path):
+    make_identity(tmp_path / "identity.pem")
+    assert read_identity(tmp_path / "identity.pem", b"whatever the worker was given")
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path):
+    path = tmp_path / "identity.pem"
+    make_identity(path)
+    path.chmod(0o640)
+    assert "mode 0640): run chmod 600" in refused(read_identity, path)
+
+
+def test_missing_damaged_and_other_keys_are_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "identity.pem"
+    assert "does not exist: run `fedmvc-client keygen`" in refused(read_identity, path)
+
+    path.touch(mode=0o600)
+    path.write_bytes(b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    assert "is damaged: restore it" in refused(read_identity, path)
+
+    other = X25519PrivateKey.generate()
+    path.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert "a key of another kind, not Ed25519" in refused(read_identity, path)
+
+
+def test_no_message_holds_a_path_or_a_key(tmp_path):
+    path = tmp_path / "identity.pem"
+    make_identity(path)
+    for call in (make_identity, lambda p: read_identity(p.with_name("none.pem"))):
+        with pytest.raises(ConfigError) as caught:
+            call(path)
+        assert str(tmp_path) not in caught.value.public_message
+        assert str(tmp_path) in caught.value.local_detail
+
+
+def test_the_public_text_is_read_back(tmp_path):
+    make_identity(tmp_path / "identity.pem")
+    key = read_identity(tmp_path / "identity.pem")
+    assert (
+        read_public_text(f" {public_text(key)}\n", "site 'a'")
+        == key.public_key().public_bytes_raw()
+    )
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "A" * 43 + "B=", "é" * 44, "*" * 44, "A" * 88])
+def test_other_texts_are_no_public_key(text):
+    sentence = refused(read_public_text, text, "site 'a'")
+    assert sentence.startswith("site 'a': its public key is not the base64 text of 32 bytes")
+
+
+def test_a_fingerprint_can_be_read_aloud():
+    # SHA-256 of 32 zero bytes
+    assert fingerprint(bytes(32)) == "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
+
+
+def test_an_own_secret_is_drawn_once(tmp_path):
+    path = tmp_path / "state" / "ledger.key"
+    key = own_secret(path, "ledger key", "restore it")
+    assert len(key) == 32
+    assert own_secret(path, "ledger key", "restore it") == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("zz")
+    sentence = refused(own_secret, path, "ledger key", "restore it")
+    assert "is damaged (it is not 64 hexadecimal digits): restore it" in sentence
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    sentence = refused(make_identity, tmp_path / "file" / "identity.pem")
+    assert "'identity.pem' cannot be written" in sentence
+    sentence = refused(own_secret, tmp_path / "file" / "ledger.key", "ledger key", "restore it")
+    assert "'ledger.key' cannot be written" in sentence
