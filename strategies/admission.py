@@ -16,7 +16,7 @@ from configs.plan_tables import QuorumOptions
 from strategies.exchange import Failure
 from strategies.messages import HelloReply, Message, Refusal
 from strategies.reply_checks import check_hello, naming
-from strategies.run_state import RunState
+from strategies.run_state import Absence, RunState
 
 log = logging.getLogger("fedmvc")
 
@@ -181,3 +181,10 @@ class Admission:
         if self._quorum.on_missing == "stop":
             raise error
         log.warning("site '%s' is not in the run: it %s", site, reason)
+
+
+def absence_of(site: str, refusal: Refusal) -> Absence:
+    """Say why a site that refused is missing; one whose worker is away may be asked again."""
+    error = error_for_code(refusal.code)(naming(site, refusal.message))
+    away = refusal.code == TransportError.code
+    return Absence(f"refused: {refusal.message}", None if away else error)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from configs.errors import FedMVCError, ProtocolError
 from configs.plan import RunPlan
-from strategies.admission import Admission
+from strategies.admission import Admission, absence_of
 from strategies.exchange import Failure, collect, wait_for_nodes
 from strategies.messages import (
     FeatureSelection,
@@ -34,7 +34,7 @@ from strategies.messages import (
 from strategies.model import ClusterModel
 from strategies.records import from_record, to_record
 from strategies.reply_checks import check_reply
-from strategies.run_state import Exchange, RoundRecord, RunState, Tally
+from strategies.run_state import Absence, Exchange, RoundRecord, RunState, Tally
 
 log = logging.getLogger("fedmvc")
 
@@ -62,6 +62,8 @@ class FederatedStrategy(Strategy):
         The features ranked by name, where the method ranks them.
     metrics : dict
         What the method measured of its result.
+    absences : dict[str, Absence]
+        Sites without a fitting reply to the last exchange, where that was lenient.
     """
 
     model: ClusterModel | None = None
@@ -84,6 +86,7 @@ class FederatedStrategy(Strategy):
         self._pending: Exchange | None = None
         self._running: Protocol | None = None
         self._tally = Tally()
+        self.absences: dict[str, Absence] = {}
 
     @abc.abstractmethod
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
@@ -147,7 +150,8 @@ class FederatedStrategy(Strategy):
             site = names.get(reply.metadata.src_node_id)
             if site is not None:
                 self._take(self._pending, site, reply, accepted)
-        self._admission.require_quorum()
+        if not self._pending.lenient:
+            self._admission.require_quorum()
         self._pending = self._step(dict(sorted(accepted.items())))
         return None, MetricRecord({"sites": len(accepted)})
 
@@ -268,8 +272,14 @@ class FederatedStrategy(Strategy):
         body = to_bytes(request)
         for tally in (self.state.total, self._tally):
             tally.bytes_down += len(body)
-        ttl = self.plan.quorum.timeout_s
+        ttl = self._patience
         return FlowerMessage(to_record(body), node, f"train.{action}", ttl=ttl, group_id=group)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for the pending exchange."""
+        own = None if self._pending is None else self._pending.timeout_s
+        return self.plan.quorum.timeout_s if own is None else own
 
     def _decode(self, reply: FlowerMessage) -> Message:
         body = from_record(reply.content)
@@ -286,10 +296,11 @@ class FederatedStrategy(Strategy):
     def _ask(self, grid: Grid, exchange: Exchange) -> None:
         began = time.perf_counter()
         messages = list(self.configure_train(exchange.round, ArrayRecord(), ConfigRecord(), grid))
-        replies, failures = collect(grid, messages, self.plan.quorum.timeout_s)
+        replies, failures = collect(grid, messages, self._patience)
         elapsed = time.perf_counter() - began
         self.state.total.seconds += elapsed
         self._tally.seconds += elapsed
+        self.absences = {}
         self._note_failures(failures)
         self.aggregate_train(exchange.round, replies)
 
@@ -297,6 +308,9 @@ class FederatedStrategy(Strategy):
         names = self._admission.names
         for node, failure in failures.items():
             site = names[node]
+            if self._pending is not None and self._pending.lenient:
+                self.absences[site] = Absence(failure.reason)
+                continue
             self.drop(site, failure.reason)
             if failure.missing:
                 self.stop_without(site)
@@ -304,15 +318,22 @@ class FederatedStrategy(Strategy):
     def _take(
         self, pending: Exchange, site: str, reply: FlowerMessage, accepted: dict[str, Any]
     ) -> None:
-        """Decode one reply into ``accepted`` or drop its site."""
+        """Decode one reply into ``accepted``; else drop its site, or note that it is absent."""
         try:
             message = self._decode(reply)
             if isinstance(message, Refusal):
-                self._admission.take_refusal(site, message, pending.round)
+                if pending.lenient:
+                    self.absences[site] = absence_of(site, message)
+                else:
+                    self._admission.take_refusal(site, message, pending.round)
                 return
             check_reply(self.state.run_id, pending, message)
         except ProtocolError as error:
-            self.drop(site, f"sent a reply that does not fit: {error.public_message}")
+            reason = f"sent a reply that does not fit: {error.public_message}"
+            if pending.lenient:
+                self.absences[site] = Absence(reason, ProtocolError(f"site '{site}' {reason}"))
+            else:
+                self.drop(site, reason)
         else:
             accepted[site] = message
 

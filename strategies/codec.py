@@ -23,7 +23,7 @@ from configs.errors import ProtocolError
 
 _MAX_HEADER = 8 * 2**20
 _LARGEST_INT = 2**63 - 1
-_DTYPES = {"<f8", "<f4", "<f2", "<i8", "<i2", "|i1", "|b1", "|u1"}
+_DTYPES = {"<f8", "<f4", "<f2", "<i8", "<u8", "<i2", "|i1", "|b1", "|u1"}
 
 _Arrays = list[NDArray[np.generic]]
 

@@ -7,17 +7,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from configs.errors import FedMVCError
 from strategies.messages import Message
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to each site named, and the type its reply must have."""
+    """One request to each site named, and the type its reply must have.
+
+    A site without a fitting reply is out of the run, or ends it, unless the exchange is
+    ``lenient``: then it stays, and the strategy's ``absences`` say why it is missing.
+    ``timeout_s`` is the plan's where it is None.
+    """
 
     action: str
     requests: Mapping[str, Message]
     replies: tuple[type, ...]
     round: int = 0
+    lenient: bool = False
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a site is missing from a lenient exchange; ``refusal`` where asking again is no use."""
+
+    reason: str
+    refusal: FedMVCError | None = None
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,25 @@ def every_message():
         m.OutcomeRequest(RUN, PLAN, byte, byte, byte),
         m.OutcomeReply(RUN, 2),
         *every_message_of_features(),
+        *every_message_of_protected_runs(),
+    ]
+
+
+def every_message_of_protected_runs():
+    octets = np.arange(5, dtype=np.uint8)
+    ring = np.array([0, 2**63, 2**64 - 1], dtype=np.uint64)
+    names = ("st-anna", "st-benno", "st-clara")
+    return [
+        m.KeysRequest(RUN, PLAN),
+        m.KeysReply(RUN, octets),
+        m.SharesRequest(RUN, PLAN, (octets, octets[:0])),
+        m.SharesReply(RUN, names[1:], (octets, octets)),
+        m.SumRequest(RUN, PLAN, 2, names, (octets, octets), names[:1], (octets,)),
+        m.SumReply(RUN, 2, ring),
+        m.UnmaskRequest(RUN, PLAN, 2, names[:2]),
+        m.UnmaskReply(RUN, 2, octets),
+        m.CloseRequest(RUN, PLAN, 2, names, octets),
+        m.CloseReply(RUN),
     ]
 
 

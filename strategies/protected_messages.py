@@ -1,0 +1,152 @@
+"""Requests and replies of a protected run: keys, shares, masked or noisy sums, the closing.
+
+They carry no method of their own: ``bodies`` hold the method's requests as bytes, the same for all
+sites, and what comes back is one vector of ring elements, never a method's reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.canonical import pack
+
+__all__ = [
+    "CloseReply",
+    "CloseRequest",
+    "KeysReply",
+    "KeysRequest",
+    "SharesReply",
+    "SharesRequest",
+    "SumReply",
+    "SumRequest",
+    "UnmaskReply",
+    "UnmaskRequest",
+    "as_array",
+    "body_of",
+]
+
+#: Bytes, as arrays travel.
+Octets = NDArray[np.uint8]
+Ring = NDArray[np.uint64]
+
+
+def as_array(body: bytes) -> Octets:
+    """See bytes as an array; ``.tobytes()`` is the way back."""
+    return np.frombuffer(body, np.uint8)
+
+
+def body_of(bodies: Sequence[Octets]) -> bytes:
+    """Join requests with their lengths: what a digest covers of them."""
+    return pack(*(body.tobytes() for body in bodies))
+
+
+@dataclass(frozen=True)
+class KeysRequest:
+    """Ask for the site's signed keys of this run."""
+
+    run_id: str
+    plan_id: str
+
+
+@dataclass(frozen=True)
+class KeysReply:
+    """The site's signed key message (see `privacy.secagg`)."""
+
+    run_id: str
+    message: Octets
+
+
+@dataclass(frozen=True)
+class SharesRequest:
+    """The key messages of all participants, in name order."""
+
+    run_id: str
+    plan_id: str
+    messages: tuple[Octets, ...]
+
+
+@dataclass(frozen=True)
+class SharesReply:
+    """One sealed envelope of shares for each other participant; the server cannot open them."""
+
+    run_id: str
+    receivers: tuple[str, ...]
+    envelopes: tuple[Octets, ...]
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """Ask for one vector of sums.
+
+    Parameters
+    ----------
+    exchange : int
+        Its number, 1 or more and never used twice.
+    previous : tuple of str
+        Sites in the last sum that was opened; empty before the first.
+    bodies : tuple of ndarray of uint8
+        The method's requests: all but the last are adopted, the last one is answered.
+    senders, envelopes
+        Envelopes for this site alone, with its first request; they are not part of the digest.
+    """
+
+    run_id: str
+    plan_id: str
+    exchange: int
+    previous: tuple[str, ...]
+    bodies: tuple[Octets, ...]
+    senders: tuple[str, ...]
+    envelopes: tuple[Octets, ...]
+
+
+@dataclass(frozen=True)
+class SumReply:
+    """The site's sums as ring elements, masked where the plan says so, with noise where it does."""
+
+    run_id: str
+    exchange: int
+    vector: Ring
+
+
+@dataclass(frozen=True)
+class UnmaskRequest:
+    """Name the sites whose vectors are there; ask for the shares that open their sum."""
+
+    run_id: str
+    plan_id: str
+    exchange: int
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnmaskReply:
+    """Shares of self-masks of the survivors and of mask keys of the others."""
+
+    run_id: str
+    exchange: int
+    answer: Octets
+
+
+@dataclass(frozen=True)
+class CloseRequest:
+    """End the run: the last opened exchange and its sites, and the method's last request.
+
+    ``body`` is empty where the run ends without a result.
+    """
+
+    run_id: str
+    plan_id: str
+    exchange: int
+    survivors: tuple[str, ...]
+    body: Octets
+
+
+@dataclass(frozen=True)
+class CloseReply:
+    """The site has closed its part."""
+
+    run_id: str

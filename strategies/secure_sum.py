@@ -1,0 +1,338 @@
+"""Sums over the sites of a protected run: masked ones in two exchanges, noisy ones in one.
+
+A strategy yields from a :class:`SumCollector` wherever it needs a sum and never sees a site's own
+vector. A masked sum takes the vectors first and then, from the sites whose vectors came, the shares
+that open the sum of exactly those (see `privacy.secagg`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privacy.secagg import RunTerms, SecureSumServer, request_digest
+
+from configs.errors import ConfigError, ProtocolError, QuorumLost
+from configs.secure_terms import SecureTerms
+from privacy.fixed_point import FixedPoint
+from strategies.base import FederatedStrategy
+from strategies.messages import (
+    CloseReply,
+    CloseRequest,
+    HelloReply,
+    KeysReply,
+    KeysRequest,
+    Message,
+    SharesReply,
+    SharesRequest,
+    SumReply,
+    SumRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    as_array,
+    to_bytes,
+)
+from strategies.protected_messages import body_of
+from strategies.run_state import Exchange
+from strategies.statistics import Floats
+
+__all__ = ["SumCollector", "Total"]
+
+log = logging.getLogger("fedmvc")
+
+Replies = dict[str, Any]
+Exchanges = Generator[Exchange, Replies, Replies]
+
+#: A restarted site may be refused its key for 60 s, and must still find the question.
+_LEAST_UNMASK_S = 120.0
+#: Pause before sites that did not answer are asked again.
+_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Total:
+    """One opened sum: its numbers (k,) and the sites in it."""
+
+    vector: Floats
+    sites: tuple[str, ...]
+
+
+class SumCollector:
+    """Collects the sums of one protected run.
+
+    Parameters
+    ----------
+    strategy : FederatedStrategy
+        Its plan is protected; its sites were admitted.
+    hello : dict of str to HelloReply
+    codec : FixedPoint
+        The grid that all sites round to.
+    sleep : callable, optional
+        Waits that many seconds before sites are asked again.
+
+    Attributes
+    ----------
+    exchanges : int
+        Sums asked for so far, failed ones included.
+
+    Raises
+    ------
+    ConfigError
+        Where the sites are not the plan's participants, or hold different rosters.
+    """
+
+    def __init__(
+        self,
+        strategy: FederatedStrategy,
+        hello: dict[str, HelloReply],
+        codec: FixedPoint,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.exchanges = 0
+        self._strategy = strategy
+        self._codec = codec
+        self._sleep = sleep
+        self._terms = strategy.plan.secure_terms()
+        self._server: SecureSumServer | None = None
+        if self._terms is not None:
+            roster = _common_roster(self._terms, hello)
+            self._server = SecureSumServer(RunTerms(*strategy.ids, roster, self._terms))
+        self._opened = 0
+        self._survivors: tuple[str, ...] = ()
+        self._delivered: set[str] = set()
+
+    def set_up(self) -> Generator[Exchange, Replies, None]:
+        """Exchange keys and shares; nothing where sums are not masked."""
+        server, strategy = self._server, self._strategy
+        if server is None:
+            return
+        replies = yield Exchange(
+            "keys", dict.fromkeys(strategy.sites, KeysRequest(*strategy.ids)), (KeysReply,)
+        )
+        strategy.checked(replies, lambda site, r: server.take_keys(site, r.message.tobytes()))
+        request = SharesRequest(*strategy.ids, tuple(as_array(m) for m in server.key_list()))
+        replies = yield Exchange("shares", dict.fromkeys(strategy.sites, request), (SharesReply,))
+        strategy.checked(replies, lambda site, r: server.take_shares(site, _envelopes(r)))
+
+    def sum(
+        self, requests: Sequence[Message], n_numbers: int, round_: int = 0
+    ) -> Generator[Exchange, Replies, Total]:
+        """Ask all sites for one vector and return its sum.
+
+        Parameters
+        ----------
+        requests : sequence of Message
+            The method's requests, the same for all sites: all but the last are adopted, the last
+            one is answered.
+        n_numbers : int
+            Length of the vector.
+        round_ : int
+
+        Raises
+        ------
+        QuorumLost
+            Where too few sites answer, or the exchanges are used up.
+        """
+        self.exchanges += 1
+        bodies = tuple(as_array(to_bytes(request)) for request in requests)
+        if self._server is None:
+            return (yield from self._clear_sum(bodies, n_numbers, round_))
+        return (yield from self._masked_sum(self._server, bodies, n_numbers, round_))
+
+    def close(self, request: Message | None, round_: int) -> Exchanges:
+        """End the run at the sites: they label their records, or only let go where it failed."""
+        body = as_array(b"" if request is None else to_bytes(request))
+        strategy = self._strategy
+        closing = CloseRequest(*strategy.ids, self._opened, self._survivors, body)
+        replies = yield Exchange(
+            "close",
+            dict.fromkeys(strategy.sites, closing),
+            (CloseReply,),
+            round_,
+            lenient=self._server is not None or request is None,
+        )
+        for site, absence in strategy.absences.items():
+            strategy.warn(f"site '{site}' did not close the run: it {absence.reason}")
+        return replies
+
+    # -- one sum -----------------------------------------------------------------------------
+
+    def _requests(self, bodies: Sequence[NDArray[np.uint8]], sites: Sequence[str]) -> Replies:
+        """One request a site: the same but for the envelopes that only it can open."""
+        requests = {}
+        for site in sites:
+            envelopes: dict[str, bytes] = {}
+            if self._server is not None and site not in self._delivered:
+                envelopes = self._server.envelopes_for(site)
+            requests[site] = SumRequest(
+                *self._strategy.ids,
+                self.exchanges,
+                self._survivors,
+                tuple(bodies),
+                tuple(envelopes),
+                tuple(as_array(e) for e in envelopes.values()),
+            )
+        return requests
+
+    def _clear_sum(
+        self, bodies: Sequence[NDArray[np.uint8]], n_numbers: int, round_: int
+    ) -> Generator[Exchange, Replies, Total]:
+        strategy, number = self._strategy, self.exchanges
+        replies = yield Exchange("sum", self._requests(bodies, strategy.sites), (SumReply,), round_)
+        replies = strategy.checked(replies, lambda site, r: _check_vector(r, number, n_numbers))
+        vectors = [replies[site].vector for site in sorted(replies)]
+        total = np.sum(vectors, axis=0, dtype=np.uint64)
+        return Total(self._codec.decode(total), tuple(sorted(replies)))
+
+    def _masked_sum(
+        self,
+        server: SecureSumServer,
+        bodies: Sequence[NDArray[np.uint8]],
+        n_numbers: int,
+        round_: int,
+    ) -> Generator[Exchange, Replies, Total]:
+        number, ids = self.exchanges, self._strategy.ids
+        terms = server.run.terms
+        if number > terms.exchanges:
+            raise QuorumLost(
+                f"all {terms.exchanges} exchanges that the sites made keys for are used up: raise "
+                "privacy.spare_exchanges and start another run"
+            )
+        digest = request_digest(*ids, number, self._survivors, body_of(bodies))
+        server.begin(number, digest, n_numbers)
+
+        def take(site: str, reply: SumReply) -> None:
+            _check_vector(reply, number, n_numbers)
+            server.take_upload(site, reply.vector)
+            self._delivered.add(site)
+
+        patience = self._strategy.plan.quorum.timeout_s
+        yield from self._gather(
+            "sum",
+            lambda sites: self._requests(bodies, sites),
+            (SumReply,),
+            round_,
+            list(terms.participants),
+            terms.least_contributors,
+            take,
+            patience,
+        )
+        survivors = server.survivors()
+        question = UnmaskRequest(*ids, number, survivors)
+        yield from self._gather(
+            "unmask",
+            lambda sites: dict.fromkeys(sites, question),
+            (UnmaskReply,),
+            round_,
+            list(survivors),
+            terms.threshold,
+            lambda site, reply: server.take_answer(site, reply.answer.tobytes()),
+            max(patience, _LEAST_UNMASK_S),
+        )
+        total = server.open()
+        self._opened, self._survivors = number, survivors
+        missing = [site for site in terms.participants if site not in survivors]
+        if missing:
+            self._strategy.warn(
+                f"the sum of round {round_} is without {', '.join(repr(s) for s in missing)}"
+            )
+        return Total(self._codec.decode(total), survivors)
+
+    def _gather(
+        self,
+        action: str,
+        requests: Callable[[Sequence[str]], Replies],
+        kinds: tuple[type, ...],
+        round_: int,
+        sites: list[str],
+        enough: int,
+        take: Callable[[str, Any], None],
+        patience_s: float,
+    ) -> Generator[Exchange, Replies, None]:
+        """Ask sites until enough have answered; those that are away are asked again.
+
+        Raises
+        ------
+        QuorumLost
+            Where too few have answered when the time is over, or can no longer.
+        """
+        deadline = time.monotonic() + patience_s
+        waiting, answered = list(sites), 0
+        lost: dict[str, str] = {}
+        while True:
+            left = max(deadline - time.monotonic(), 1.0)
+            replies = yield Exchange(
+                action, requests(waiting), kinds, round_, lenient=True, timeout_s=left
+            )
+            absences = dict(self._strategy.absences)
+            for site, reply in replies.items():
+                try:
+                    take(site, reply)
+                except ProtocolError as error:
+                    lost[site] = f"sent a reply that does not fit: {error.public_message}"
+                else:
+                    answered += 1
+                    lost.pop(site, None)
+            for site, absence in absences.items():
+                log.warning(
+                    "site '%s' is missing from exchange %d: it %s",
+                    site,
+                    self.exchanges,
+                    absence.reason,
+                )
+                lost[site] = absence.reason
+            if answered >= enough:
+                return
+            waiting = [site for site, absence in absences.items() if absence.refusal is None]
+            if answered + len(waiting) < enough or time.monotonic() + _PAUSE_S >= deadline:
+                why = "; ".join(f"'{site}' {reason}" for site, reason in sorted(lost.items()))
+                raise QuorumLost(
+                    f"{answered} of {len(sites)} sites answered {action} of round {round_} and "
+                    f"{enough} are needed (privacy.tolerated_dropouts): {why}"
+                )
+            self._sleep(_PAUSE_S)
+
+
+def _common_roster(terms: SecureTerms, hello: dict[str, HelloReply]) -> bytes:
+    """Return the hash of the roster that all participants hold."""
+    missing = [site for site in terms.participants if site not in hello]
+    if missing:
+        raise ConfigError(
+            f"privacy.participants lists site '{missing[0]}', which is not in the run: start it, "
+            "or make a plan without it"
+        )
+    hashes = {site: hello[site].roster for site in terms.participants}
+    first = terms.participants[0]
+    for site, found in hashes.items():
+        if found != hashes[first]:
+            raise ConfigError(
+                f"sites '{first}' and '{site}' hold different rosters ({hashes[first][:12]} and "
+                f"{found[:12]}): give all sites the operator's latest roster"
+            )
+    return bytes.fromhex(hashes[first])
+
+
+def _envelopes(reply: SharesReply) -> dict[str, bytes]:
+    if len(reply.receivers) != len(reply.envelopes):
+        raise ProtocolError(
+            f"it names {len(reply.receivers)} receivers of {len(reply.envelopes)} envelopes"
+        )
+    return {
+        name: envelope.tobytes()
+        for name, envelope in zip(reply.receivers, reply.envelopes, strict=True)
+    }
+
+
+def _check_vector(reply: SumReply, exchange: int, n_numbers: int) -> None:
+    if reply.exchange != exchange:
+        raise ProtocolError(f"it answers exchange {reply.exchange}, asked was {exchange}")
+    if reply.vector.shape != (n_numbers,) or reply.vector.dtype != np.uint64:
+        raise ProtocolError(
+            f"its sums have shape {reply.vector.shape}, expected {n_numbers} ring elements"
+        )
