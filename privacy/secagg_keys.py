@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from configs.errors import ProtocolError
 from privacy.canonical import pack, unpack
 from privacy.key_agreement import KEY_BYTES
+from privacy.roster import Roster
 from privacy.secagg_terms import RunTerms
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
     "read_keys",
     "seed_commitment",
     "transcript_of",
-    "verify_keys",
+    "verified_key_list",
     "write_keys",
 ]
 
@@ -71,7 +72,7 @@ def write_keys(run: RunTerms, keys: KeyMessage, identity: Ed25519PrivateKey) -> 
 
 
 def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
-    """Read a key message; its signature is another matter, see `verify_keys`.
+    """Read a key message; its signature is another matter, see `verified_key_list`.
 
     Raises
     ------
@@ -106,14 +107,50 @@ def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
     return keys
 
 
-def verify_keys(message: bytes, name: str, identity: Ed25519PublicKey) -> None:
-    """Check the signature of a key message that `read_keys` took.
+def verified_key_list(
+    run: RunTerms, key_messages: Sequence[bytes], roster: Roster
+) -> tuple[bytes, ...]:
+    """Check that every participant stands in a key list once, signed by its identity.
+
+    Parameters
+    ----------
+    run : RunTerms
+    key_messages : sequence of bytes
+        In any order.
+    roster : Roster
+        Of the site that checks.
+
+    Returns
+    -------
+    tuple of bytes
+        The messages in name order.
 
     Raises
     ------
     ProtocolError
-        If it is not that identity's.
+        If a participant is missing, unknown, doubled, of another run, or not signed.
     """
+    found: dict[str, bytes] = {}
+    for message in key_messages:
+        name = read_keys(run, message).name
+        if name in found:
+            raise ProtocolError(
+                f"site '{name}' stands twice in the key list: each site sends one message",
+                local_detail="doubled",
+            )
+        _verify(message, name, roster.key_of(name))
+        found[name] = message
+    missing = [name for name in run.names if name not in found]
+    if missing:
+        raise ProtocolError(
+            f"the key list holds {len(found)} of {run.terms.n_sites} participants; missing: "
+            f"{', '.join(missing)}: a run begins with all of them",
+            local_detail="missing",
+        )
+    return tuple(found[name] for name in run.names)
+
+
+def _verify(message: bytes, name: str, identity: Ed25519PublicKey) -> None:
     body, signature = unpack(message)
     try:
         identity.verify(signature, body)

@@ -35,6 +35,8 @@ _DATABASE = "vault.sqlite"
 _KEY_FILES = "exchange-*.key"
 _NONCE_BYTES = 12
 _WAIT_S = 30.0
+#: Above any exchange.
+_ALL = 2**62
 _WAY_OUT = "stop the run with `fedmvc-client abort`; it cannot be resumed"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS commits (total INTEGER NOT NULL);
@@ -146,8 +148,8 @@ class Vault:
                 f"{_WAY_OUT}"
             ) from None
 
-    def forget(self, before: int) -> None:
-        """Destroy the secrets of all exchanges below a number, for good.
+    def forget(self, before: int = _ALL) -> None:
+        """Destroy the secrets of all exchanges below a number, by default of all, for good.
 
         It removes key files first: a crash in between leaves rows that nobody can read.
         """

@@ -1,0 +1,329 @@
+"""One site's half of secure aggregation: what it sends, and everything that it refuses.
+
+The server may lie. A site therefore counts on nothing but its own vault: each exchange is answered
+once, for one request, and opened for one set of survivors; the thresholds of the plan make sure
+that no choice of sets opens a sum of fewer than n - d sites. A refused request changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from configs.errors import ProtocolError
+from privacy.canonical import pack, unpack
+from privacy.masking import mask, pair_key
+from privacy.roster import Roster
+from privacy.secagg_setup import SiteSetup
+from privacy.secagg_shares import write_answer
+from privacy.secagg_terms import RunTerms, is_survivor_set
+from privacy.vault import Vault
+
+__all__ = ["SecureSumSite", "end_run"]
+
+Ring = NDArray[np.uint64]
+
+_DIGEST_BYTES = 32
+
+
+class SecureSumSite:
+    """The state machine of one site in one run. Everything it knows is in the vault.
+
+    Parameters
+    ----------
+    run : RunTerms
+    name : str
+        The site's own name.
+    identity : Ed25519PrivateKey
+        Its identity key.
+    roster : Roster
+        Of the site's own start kit.
+    vault : Vault
+        The run's. A second site over the same vault goes on where the first was killed.
+
+    Raises
+    ------
+    ConfigError
+        If the terms would let a lying server open too small a sum.
+    ProtocolError
+        If the site is no participant, its roster is another, or the vault is another run's.
+    """
+
+    def __init__(
+        self, run: RunTerms, name: str, identity: Ed25519PrivateKey, roster: Roster, vault: Vault
+    ) -> None:
+        self.run = run
+        self.name = name
+        self._vault = vault
+        self._setup = SiteSetup(run, name, identity, roster, vault)
+        # a crash may have come between an accepted request and the end of what it made useless
+        vault.forget(vault.last("request"))
+        if self.over:
+            vault.forget()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run was closed or aborted; its secrets are gone."""
+        return self._vault.get("over") is not None
+
+    def keys(self) -> bytes:
+        """Publish this site's keys.
+
+        Returns
+        -------
+        bytes
+            The signed key message; the same bytes whenever it is asked.
+
+        Raises
+        ------
+        ProtocolError
+            If the run is over.
+        """
+        self._refuse_over()
+        return self._setup.keys()
+
+    def shares(self, key_messages: Sequence[bytes]) -> dict[str, bytes]:
+        """Check all participants' keys, and deal shares of every secret to them.
+
+        Parameters
+        ----------
+        key_messages : sequence of bytes
+            Signed key messages of all participants, this site's among them.
+
+        Returns
+        -------
+        dict of str to bytes
+            One envelope for each other participant; the same bytes whenever it is asked.
+
+        Raises
+        ------
+        ProtocolError
+            If a participant is missing, unknown, doubled or unsigned, a message is of another
+            version, run, plan, roster or terms, the site's own is not what it sent, another list
+            was shown before, or the run is over.
+        """
+        self._refuse_over()
+        return self._setup.shares(key_messages)
+
+    def receive(self, envelopes: Mapping[str, bytes]) -> None:
+        """Open the shares that the others dealt. The same envelopes may come again.
+
+        Parameters
+        ----------
+        envelopes : mapping of str to bytes
+            The envelope of each other participant for this site.
+
+        Raises
+        ------
+        ProtocolError
+            If one is missing, cannot be opened or differs from before, or the run is over.
+        """
+        self._refuse_over()
+        self._setup.receive(envelopes)
+
+    def answered(self, exchange: int, digest: bytes, previous: Sequence[str]) -> Ring | None:
+        """Say whether a request was answered before; called before any work or noise is spent.
+
+        Parameters
+        ----------
+        exchange, digest, previous
+            See `upload`.
+
+        Returns
+        -------
+        ndarray of shape (k,), uint64, or None
+            What was sent for this very request; None if it is new and may be answered.
+
+        Raises
+        ------
+        ProtocolError
+            If the request must be refused.
+        """
+        self._refuse_over()
+        if not self._setup.complete:
+            raise self._refused("order", "sums are asked for before the set-up is complete")
+        last = self._vault.last("request")
+        if exchange == last > 0 and self._vault.get("request", exchange) == digest:
+            return np.frombuffer(self._setup.secret("upload", exchange), "<u8")
+        if exchange == last > 0:
+            raise self._refused(
+                "second request", f"exchange {exchange} was asked for with another request before"
+            )
+        if not last < exchange <= self.run.terms.exchanges:
+            raise self._refused(
+                "exchange",
+                f"exchange {exchange} is asked for after exchange {last} of "
+                f"{self.run.terms.exchanges}",
+            )
+        if len(digest) != _DIGEST_BYTES:
+            raise self._refused("digest", f"a request's hash has {len(digest)} bytes, not 32")
+        self._check_named(exchange - 1, previous, exactly=False)
+        return None
+
+    def upload(self, exchange: int, digest: bytes, previous: Sequence[str], values: Ring) -> Ring:
+        """Mask one exchange's numbers.
+
+        Once the request is accepted, the secrets of all earlier exchanges are destroyed.
+
+        Parameters
+        ----------
+        exchange : int
+            e, above the last one, at most E.
+        digest : bytes
+            Hash of the whole request, see `request_digest`; bound into the masks.
+        previous : sequence of str
+            The survivors that the server named last, none before the first time. A site that
+            answered for the exchange just before must find the set that it answered.
+        values : ndarray of shape (k,), uint64
+            The site's numbers, see `privacy.fixed_point`.
+
+        Returns
+        -------
+        ndarray of shape (k,), uint64
+            The masked numbers, stored before they are returned; for a repeated request the stored
+            ones, whatever the values.
+
+        Raises
+        ------
+        ProtocolError
+            If the request must be refused.
+        """
+        with self._vault.transaction():
+            stored = self.answered(exchange, digest, previous)
+            if stored is None:
+                stored = self._masked(exchange, digest, values)
+                self._vault.put("request", digest, exchange)
+                self._vault.seal("upload", {exchange: stored.astype("<u8").tobytes()})
+        self._vault.forget(exchange)
+        return stored
+
+    def _masked(self, exchange: int, digest: bytes, values: Ring) -> Ring:
+        seed, secret = self._setup.own_secrets(exchange)
+        keys = {
+            other: pair_key(
+                secret,
+                self._setup.peers[other].masking_keys[exchange - 1],
+                transcript=self._setup.transcript,
+                exchange=exchange,
+                digest=digest,
+                pair=(self.name, other),
+            )
+            for other in self.run.others(self.name)
+        }
+        return mask(values, self.name, seed, keys)
+
+    def unmask(self, exchange: int, survivors: Sequence[str]) -> bytes:
+        """Help to open a sum.
+
+        Parameters
+        ----------
+        exchange : int
+            The exchange of the last upload.
+        survivors : sequence of str
+            U_e: the sites whose upload the server holds, in name order.
+
+        Returns
+        -------
+        bytes
+            Shares of the seeds of the survivors and of the masking secrets of the others; that
+            this set was answered is stored before. The same bytes whenever it is asked.
+
+        Raises
+        ------
+        ProtocolError
+            If this site sent nothing for the exchange, the set is smaller than n - d, lacks this
+            site or names strangers, another set was answered before, or the run is over.
+        """
+        self._refuse_over()
+        terms = self.run.terms
+        with self._vault.transaction():
+            last = self._vault.last("request")
+            if exchange != last or last == 0:
+                raise self._refused(
+                    "exchange", f"exchange {exchange} is to be opened and its last one is {last}"
+                )
+            if not is_survivor_set(self.run, survivors):
+                raise self._refused(
+                    "survivors",
+                    f"the set of {len(survivors)} survivors must name at least "
+                    f"{terms.least_contributors} of the {terms.n_sites} participants, each once, "
+                    "in name order",
+                )
+            if self.name not in survivors:
+                raise self._refused("without itself", "the survivors do not include this site")
+            asked, before = pack(*survivors), self._vault.get("answer", exchange)
+            if before is None:
+                self._vault.put("answer", asked, exchange)
+            elif before != asked:
+                raise self._refused(
+                    "second set", f"exchange {exchange} was opened for another set of survivors"
+                )
+        held = self._setup.held_shares(exchange)
+        shares = {
+            other: seed if other in survivors else secret for other, (seed, secret) in held.items()
+        }
+        return write_answer(self.run, self.name, exchange, survivors, shares)
+
+    def close(self, exchange: int, survivors: Sequence[str]) -> None:
+        """End the run and destroy all secrets.
+
+        Parameters
+        ----------
+        exchange : int
+            The exchange for which survivors were named last, 0 if there is none.
+        survivors : sequence of str
+            Those survivors.
+
+        Raises
+        ------
+        ProtocolError
+            If this site answered for that exchange or a later one with another set.
+        """
+        with self._vault.transaction():
+            if not self.over:
+                self._check_named(exchange, survivors, exactly=True)
+        end_run(self._vault)
+
+    def abort(self) -> None:
+        """End the run at this site, now, and destroy all secrets."""
+        end_run(self._vault)
+
+    def _check_named(self, exchange: int, named: Sequence[str], *, exactly: bool) -> None:
+        """Refuse survivors other than those that this site answered.
+
+        They are of the given exchange or, unless ``exactly``, of an earlier one. Where the last
+        answer of this site is of an earlier one, it was down when they were named, and takes any
+        set that could have been.
+        """
+        last = self._vault.last("answer")
+        answered = [name.decode() for name in unpack(self._vault.get("answer", last) or b"")]
+        newer = exchange > last and is_survivor_set(self.run, named)
+        same = list(named) == answered and (exchange == last or not exactly)
+        if not (newer or same):
+            raise self._refused(
+                "previous survivors",
+                f"the {len(named)} survivors that the server names are not those that this site "
+                f"answered in exchange {last}",
+            )
+
+    def _refuse_over(self) -> None:
+        if self.over:
+            raise self._refused("over", "the run is over and its secrets are destroyed")
+
+    def _refused(self, word: str, why: str) -> ProtocolError:
+        return ProtocolError(
+            f"site '{self.name}' refuses: {why}; start a new run, and find out why the server "
+            "asked",
+            local_detail=word,
+        )
+
+
+def end_run(vault: Vault) -> None:
+    """Mark a run as over and destroy its secrets; also without the run's keys and plan."""
+    with vault.transaction():
+        if vault.get("over") is None:
+            vault.put("over", b"")
+    vault.forget()
