@@ -1,4 +1,4 @@
-"""Files that only their owner may read: written whole or not at all, never overwritten."""
+"""Files of keys and papers: written whole or not at all, and secrets for their owner only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError
 
-__all__ = ["KEY_BYTES", "own_secret", "read_private", "sync_folder", "write_new"]
+__all__ = ["KEY_BYTES", "own_secret", "read_private", "replace_file", "sync_folder", "write_new"]
 
 #: Length of a site's own symmetric keys.
 KEY_BYTES = 32
@@ -54,6 +54,44 @@ def write_new(path: Path, body: bytes, what: str, way_out: str, *, mode: int = 0
         if isinstance(error, FileExistsError) and os.path.lexists(path):
             fault = f"already exists and is not overwritten: {way_out}"
         raise ConfigError(f"{what} '{path.name}' {fault}", local_detail=str(path)) from None
+
+
+def replace_file(path: Path, body: bytes, what: str, *, mode: int = 0o600) -> None:
+    """Write a file, or another in its place, durably and whole; missing folders are made.
+
+    Parameters
+    ----------
+    path : Path
+    body : bytes
+    what : str
+        What the file is, for messages.
+    mode : int, default 0o600
+        Who may read it.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+        try:
+            with open(handle, "wb") as file:
+                file.write(body)
+                file.flush()
+                os.fchmod(handle, mode)
+                os.fsync(handle)
+            os.replace(draft, path)
+        except BaseException:
+            os.unlink(draft)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{what} '{path.name}' cannot be written: {error.strerror}", local_detail=str(path)
+        ) from None
 
 
 def sync_folder(folder: Path) -> None:
