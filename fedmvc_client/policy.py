@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from configs.errors import PolicyRefused
 from configs.plan import RunPlan
+from configs.secure_terms import SecureTerms
 from configs.site import Policy
 
 __all__ = ["enforce_cohort", "enforce_plan", "enforce_view"]
 
 
+#: Mechanisms that guarantee something about a patient, or about a label.
+_PRIVATE = ("gaussian", "randomised-response")
+
+
 def enforce_plan(site: str, policy: Policy, plan: RunPlan) -> None:
-    """Refuse a plan that the policy does not allow.
+    """Refuse a plan that the policy does not allow, whoever approves it.
+
+    Whether the site's staff approved the plan is up to `fedmvc_client.approvals`.
 
     Parameters
     ----------
@@ -22,18 +29,48 @@ def enforce_plan(site: str, policy: Policy, plan: RunPlan) -> None:
     Raises
     ------
     PolicyRefused
+        One sentence with what the site wants, what the plan says and the way out.
     """
-    if policy.approval == "required":
+    privacy = plan.privacy
+    if "secure_aggregation" in policy.require and not privacy.secure_aggregation:
         raise PolicyRefused(
-            f"site '{site}' wants every plan approved (policy.approval = 'required') and no "
-            f"approval of plan {plan.plan_id[:12]} is there: set policy.approval = 'auto' in its "
-            "site.toml"
+            f"site '{site}' requires secure aggregation (policy.require) and the plan has "
+            "privacy.secure_aggregation = false: set it to true, or lower the policy"
         )
-    if policy.require:
+    if "dp" in policy.require and privacy.mechanism not in _PRIVATE:
         raise PolicyRefused(
-            f"site '{site}' requires {', '.join(policy.require)} (policy.require) and the plan "
-            "has none of it: lower the policy or leave the run"
+            f"site '{site}' requires differential privacy (policy.require = 'dp') and the plan has "
+            f"privacy.mechanism = '{privacy.mechanism}', which guarantees none: use "
+            f"{' or '.join(map(repr, _PRIVATE))}, or lower the policy"
         )
+    if plan.method == "tensor-fmvc" and not policy.share_labels:
+        raise PolicyRefused(
+            f"site '{site}' shares no labels (policy.share_labels = false) and method "
+            "'tensor-fmvc' sends one for each common row: set policy.share_labels = true, or leave "
+            "the run"
+        )
+    terms = plan.secure_terms()
+    if terms is not None:
+        _enforce_sums(site, policy, plan, terms)
+
+
+def _enforce_sums(site: str, policy: Policy, plan: RunPlan, terms: SecureTerms) -> None:
+    """Refuse sums that this site is not in, or that may hold too few sites."""
+    if site not in terms.participants:
+        raise PolicyRefused(
+            f"site '{site}' is none of the {terms.n_sites} sites that privacy.participants lists "
+            f"({', '.join(terms.participants)}): add it to the plan, or leave it out of the run"
+        )
+    for which, count in (
+        ("lets a sum hold", terms.least_contributors),
+        ("has privacy.min_contributors =", plan.privacy.min_contributors),
+    ):
+        if count < policy.min_contributors:
+            raise PolicyRefused(
+                f"site '{site}' wants {policy.min_contributors} sites or more in every sum "
+                f"(policy.min_contributors) and the plan {which} {count}: raise it, name more "
+                "sites or fewer dropouts, or lower the policy"
+            )
 
 
 def enforce_cohort(site: str, policy: Policy, n_rows: int) -> None:
