@@ -15,15 +15,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Literal
 
-from configs.errors import BudgetExceeded, PolicyRefused, ProtocolError
+from configs.errors import BudgetExceeded, ConfigError, PolicyRefused, ProtocolError
 from privacy.audit import EMPTY, AuditLog
 from privacy.budget import Budget, BudgetStatus, Cost, Loss
 from privacy.canonical import pack
 from privacy.database import Database
+from privacy.key_files import own_secret
 from privacy.ledger_book import Account, Book
 from privacy.ledger_rows import SCHEMA, Chain, Event, Row
 
-__all__ = ["BudgetStatus", "Cost", "Ledger", "data_fingerprint"]
+__all__ = ["BudgetStatus", "Cost", "Ledger", "data_fingerprint", "ledger_key"]
 
 _REPLIES = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -113,7 +114,7 @@ class Ledger:
                     "another run"
                 )
 
-    def would_reserve(self, run_id: str, cost: Cost) -> None:
+    def refuse_dear(self, run_id: str, cost: Cost) -> None:
         """Refuse what `reserve` would refuse for lack of budget, and reserve nothing.
 
         Raises
@@ -340,6 +341,21 @@ class Ledger:
             f"privacy ledger of site '{self._site}' was altered ({fault}): take part in no run, "
             "find out who changed it, and restore the state folder as it was last written"
         )
+
+
+def ledger_key(state: Path) -> bytes:
+    """Return the key of the ledger ``ledger.db`` in a state folder; the first call draws it.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be made or read, or is gone while the ledger is there.
+    """
+    path = state / "ledger.key"
+    way_out = "restore it from a safe copy, as the privacy ledger cannot be read without it"
+    if (state / "ledger.db").exists() and not path.exists():
+        raise ConfigError(f"ledger key '{path.name}' does not exist: {way_out}")
+    return own_secret(path, "ledger key", way_out)
 
 
 def _is_reply(reply: object, digest: bytes) -> bool:

@@ -13,7 +13,7 @@ from configs.errors import BudgetExceeded, ConfigError, PolicyRefused, ProtocolE
 from privacy.accountant import epsilon_of_rho
 from privacy.audit import EMPTY, AuditLog
 from privacy.budget import Budget, Cost, Loss
-from privacy.ledger import Ledger, data_fingerprint
+from privacy.ledger import Ledger, data_fingerprint, ledger_key
 
 KEY = bytes(range(32))
 DELTA = 1e-4
@@ -159,11 +159,11 @@ def test_a_run_over_the_budget_is_refused_with_all_four_numbers():
 def test_asking_beforehand_changes_nothing():
     book = ledger(budget=2.0)
     head = book.head()
-    book.would_reserve("run", cost(2))
-    assert "does not cover run" in refused(BudgetExceeded, book.would_reserve, "run", cost(200))
+    book.refuse_dear("run", cost(2))
+    assert "does not cover run" in refused(BudgetExceeded, book.refuse_dear, "run", cost(200))
     assert book.head() == head
     book.reserve("run", "plan", cost(10))
-    book.would_reserve("run", cost(10))  # its own reservation does not stand in its way
+    book.refuse_dear("run", cost(10))  # its own reservation does not stand in its way
 
 
 def test_the_same_reservation_again_is_free():
@@ -340,6 +340,16 @@ def test_a_file_that_is_no_ledger_is_said(tmp_path):
     assert "privacy ledger of site 'west' cannot be used" in caught.value.public_message
     assert str(tmp_path) not in caught.value.public_message
     assert str(tmp_path) in caught.value.local_detail
+
+
+def test_the_key_is_drawn_once_and_its_loss_is_said(tmp_path):
+    key = ledger_key(tmp_path)
+    assert ledger_key(tmp_path) == key
+    ledger(tmp_path / "ledger.db", key=key)
+    (tmp_path / "ledger.key").unlink()
+    assert "ledger key 'ledger.key' does not exist: restore it" in refused(
+        ConfigError, ledger_key, tmp_path
+    )
 
 
 # -- tampering -------------------------------------------------------------------------------
