@@ -7,7 +7,7 @@ taken back but releases that were never asked for.
 from __future__ import annotations
 
 import hashlib
-import hmac
+import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,16 +15,18 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Literal
 
-from configs.errors import BudgetExceeded, ConfigError, PolicyRefused, ProtocolError
-from privacy.audit import EMPTY, AuditLog
+from configs.errors import BudgetExceeded, PolicyRefused, ProtocolError
+from privacy.audit import EMPTY, AuditLog, Fact
 from privacy.budget import Budget, BudgetStatus, Cost, Loss
-from privacy.canonical import pack
 from privacy.database import Database
-from privacy.key_files import own_secret
 from privacy.ledger_book import Account, Book
+from privacy.ledger_keys import ledger_key
 from privacy.ledger_rows import SCHEMA, Chain, Event, Row
 
-__all__ = ["BudgetStatus", "Cost", "Ledger", "data_fingerprint", "ledger_key"]
+__all__ = ["LEDGER_HEAD", "BudgetStatus", "Cost", "Ledger", "ledger_key"]
+
+#: Fact under which the audit log notes the ledger's head.
+LEDGER_HEAD = "ledger_head"
 
 _REPLIES = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -54,7 +56,7 @@ class Ledger:
     separate : collection of str, optional
         Other cohorts that share no patient with this one, by the site's signed statement.
     audit : AuditLog, optional
-        Each row notes its head, which makes a shortened audit log show.
+        Each row notes its head and it notes the ledger's, so that one shows what the other lost.
 
     Raises
     ------
@@ -102,17 +104,18 @@ class Ledger:
         """
         with self._reading() as connection:
             known = self._book.accounts.get(run_id)
-            if known is None:
-                self._refuse_dear(run_id, cost)
-                account = Account(plan_id, self._budget.cohort, cost)
-                self._append(connection, "reserve", run_id, account, cost.releases)
-                return
-            self._refuse_ended(run_id, known)
-            if (known.plan_id, known.cohort, known.cost) != (plan_id, self._budget.cohort, cost):
+            if known is not None:
+                self._refuse_ended(run_id, known)
+                if known.is_for(plan_id, self._budget.cohort, cost):
+                    return
                 raise ProtocolError(
                     f"site '{self._site}' has reserved another cost for run {run_id[:8]}: start "
                     "another run"
                 )
+            self._refuse_dear(run_id, cost)
+            account = Account(plan_id, self._budget.cohort, cost)
+            self._append(connection, "reserve", run_id, account, cost.releases)
+        self._note("budget reserved", run_id, releases=cost.releases, rho=cost.rho)
 
     def refuse_dear(self, run_id: str, cost: Cost) -> None:
         """Refuse what `reserve` would refuse for lack of budget, and reserve nothing.
@@ -164,6 +167,7 @@ class Ledger:
                     f"{run_id[:8]} and all are paid: start another run"
                 )
             self._append(connection, "spend", run_id, account, 1, exchange, request_hash)
+        self._note("release paid", run_id, exchange=exchange, rho=account.cost.rho)
         return None
 
     def answered(self, run_id: str, exchange: int, reply: bytes) -> None:
@@ -300,12 +304,29 @@ class Ledger:
         )
         self._chain.append(connection, row, self._book.macs[-1])
 
+    def _note(self, event: str, run_id: str, **facts: Fact) -> None:
+        """Write an event to the audit log, after the row that it is about."""
+        if self._audit is not None:
+            spent = self.status().spent
+            self._audit.write(
+                event,
+                run_id=run_id,
+                **facts,
+                epsilon_spent=spent if math.isfinite(spent) else None,
+                **{LEDGER_HEAD: self.head()},
+            )
+
     def _end(self, run_id: str, event: Literal["return", "forfeit"]) -> None:
         with self._reading() as connection:
             account = self._book.accounts.get(run_id)
-            if account is not None and not account.ended:
-                self._append(connection, event, run_id, account, account.left)
-                connection.execute("DELETE FROM replies WHERE run_id = ?", (run_id,))
+            if account is None or account.ended:
+                return
+            left = account.left
+            self._append(connection, event, run_id, account, left)
+            connection.execute("DELETE FROM replies WHERE run_id = ?", (run_id,))
+        self._note(
+            f"budget {'returned' if event == 'return' else 'forfeited'}", run_id, releases=left
+        )
 
     def _refuse_dear(self, run_id: str, cost: Cost) -> None:
         spent, committed = self._book.losses(self._separate)
@@ -343,38 +364,5 @@ class Ledger:
         )
 
 
-def ledger_key(state: Path) -> bytes:
-    """Return the key of the ledger ``ledger.db`` in a state folder; the first call draws it.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be made or read, or is gone while the ledger is there.
-    """
-    path = state / "ledger.key"
-    way_out = "restore it from a safe copy, as the privacy ledger cannot be read without it"
-    if (state / "ledger.db").exists() and not path.exists():
-        raise ConfigError(f"ledger key '{path.name}' does not exist: {way_out}")
-    return own_secret(path, "ledger key", way_out)
-
-
 def _is_reply(reply: object, digest: bytes) -> bool:
     return isinstance(reply, bytes) and hashlib.sha256(reply).digest() == digest
-
-
-def data_fingerprint(key: bytes, blocks: Iterable[bytes]) -> str:
-    """Return what tells the site itself, and nobody else, whether two runs read the same data.
-
-    Parameters
-    ----------
-    key : bytes
-        The site's ledger key.
-    blocks : iterable of bytes
-        The data, in a fixed order.
-
-    Returns
-    -------
-    str
-        HMAC-SHA256, hexadecimal; it stays in the site's own files.
-    """
-    return hmac.digest(key, pack("fedmvc data", *blocks), hashlib.sha256).hex()

@@ -38,6 +38,10 @@ class Account:
     unanswered: dict[int, bytes] = field(default_factory=dict)
     ended: Literal["", "return", "forfeit"] = ""
 
+    def is_for(self, plan_id: str, cohort: str, cost: Cost) -> bool:
+        """Say whether this is what such a run reserved."""
+        return (self.plan_id, self.cohort, self.cost) == (plan_id, cohort, cost)
+
     @property
     def left(self) -> int:
         """Releases that are reserved and not paid."""

@@ -13,7 +13,8 @@ from configs.errors import BudgetExceeded, ConfigError, PolicyRefused, ProtocolE
 from privacy.accountant import epsilon_of_rho
 from privacy.audit import EMPTY, AuditLog
 from privacy.budget import Budget, Cost, Loss
-from privacy.ledger import Ledger, data_fingerprint, ledger_key
+from privacy.ledger import LEDGER_HEAD, Ledger
+from privacy.ledger_keys import data_fingerprint, ledger_key
 
 KEY = bytes(range(32))
 DELTA = 1e-4
@@ -478,14 +479,31 @@ def test_a_ledger_put_back_under_a_running_worker_is_found(kept):
     assert "lacks some" in refused(PolicyRefused, ledger(kept).verify, ["00" * 32])
 
 
-def test_rows_note_the_audit_logs_head():
+def test_the_ledger_and_the_audit_log_vouch_for_each_other():
     audit = AuditLog(None)
     book = ledger(audit=audit)
-    book.reserve("run", "plan", cost())
-    head = audit.write("release sent")
+    heads = [book.head()]
+    book.reserve("run", "plan", cost(releases=3, rho=0.01))
+    heads.append(book.head())
     book.spend("run", 0, request(0))
-    assert book.audit_heads() == (EMPTY, head)
+    heads.append(book.head())
+    book.answered("run", 0, b"noisy sums")
+    book.spend("run", 0, request(0))  # free, and no event
+    book.give_back("run")
+    heads.append(book.head())
+
+    entries = audit.entries()
+    assert [(entry.event, entry.facts["run_id"]) for entry in entries] == [
+        ("budget reserved", "run"),
+        ("release paid", "run"),
+        ("budget returned", "run"),
+    ]
+    assert [entry.facts[LEDGER_HEAD] for entry in entries] == heads[1:]
+    assert entries[1].facts["epsilon_spent"] == epsilon_of_rho(0.01, DELTA)
+    assert entries[2].facts["releases"] == 2
+    assert book.audit_heads() == (EMPTY, entries[0].hash, entries[1].hash)
     audit.verify(book.audit_heads())
+    book.verify(entry.facts[LEDGER_HEAD] for entry in entries)
 
 
 def test_a_fingerprint_depends_on_the_data_and_the_key():
