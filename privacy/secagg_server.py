@@ -172,7 +172,7 @@ class SecureSumServer:
             )
         if site not in self.run.names:
             raise ProtocolError(f"site '{site}' is not among the participants: leave it out")
-        seen = hashlib.sha256(np.ascontiguousarray(vector, "<u8")).digest()
+        seen = hashlib.sha256(np.ascontiguousarray(vector, "<u8").data).digest()
         if site in self._uploads:
             if self._uploads[site] != seen:
                 raise ProtocolError(
