@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from configs.errors import PolicyRefused
+from configs.errors import ConfigError, PolicyRefused
 from privacy.canonical import pack
 from privacy.key_files import sync_folder
 
@@ -92,7 +92,7 @@ class AuditLog:
             For a number that is not finite, or an event of more than 64 KiB.
         PolicyRefused
             Where the log's last line is damaged.
-        OSError
+        ConfigError
             Where the file cannot be written.
         """
         for name, fact in facts.items():
@@ -169,31 +169,46 @@ class AuditLog:
     def _lines(self) -> Iterator[bytes]:
         body = self._memory
         if self._path is not None:
-            body = self._path.read_bytes() if self._path.exists() else b""
+            with self._explained():
+                body = self._path.read_bytes() if self._path.exists() else b""
         for line in body.split(b"\n")[:-1]:
             yield line + b"\n"
 
     def _tail(self) -> bytes:
         if self._path is None:
             return self._memory
-        if not self._path.exists():
-            return b""
-        with self._path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST_LINE - 1))
-            return file.read()
+        with self._explained():
+            if not self._path.exists():
+                return b""
+            with self._path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST_LINE - 1))
+                return file.read()
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Open the file for one process at a time."""
         assert self._path is not None
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        with self._explained():
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield handle
+            finally:
+                os.close(handle)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in one sentence why the file cannot be used."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield handle
-        finally:
-            os.close(handle)
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"audit log cannot be used ({error.strerror}): check that the site's state folder "
+                "can be written and has space",
+                local_detail=str(error),
+            ) from error
 
 
 def _last_complete(body: bytes) -> bytes:

@@ -84,13 +84,10 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            fault = (
-                f"is held by another process for more than {_WAIT_S:g} s: end that one and try "
-                "again"
-                if "locked" in str(error)
-                else "cannot be used: check that the site's state folder can be written, has "
-                "space and is the one that was last used"
-            )
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            fault = f"({reason}): check that the site's state folder can be written and has space"
+            if "locked" in reason:
+                fault = f"(another process holds it for over {_WAIT_S:g} s): end that one"
             raise ConfigError(
-                f"{self._what} {fault}", local_detail=f"{self._detail}: {error}"
+                f"{self._what} cannot be used {fault}", local_detail=f"{self._detail}: {error}"
             ) from error

@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from configs.errors import PolicyRefused
+from configs.errors import ConfigError, PolicyRefused
 from privacy.audit import EMPTY, AuditLog
 
 
@@ -163,6 +163,16 @@ def test_half_a_first_line_too(tmp_path):
     assert log.head() == EMPTY
     log.write("event")
     assert [entry.number for entry in log.entries()] == [1]
+
+
+def test_a_folder_that_cannot_be_used_is_said(tmp_path):
+    (tmp_path / "state").touch()
+    log = AuditLog(tmp_path / "state" / "audit.jsonl")
+    for call in (lambda: log.write("event"), AuditLog(tmp_path).entries, AuditLog(tmp_path).head):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert "audit log cannot be used (" in caught.value.public_message
+        assert str(tmp_path) not in caught.value.public_message
 
 
 @pytest.mark.parametrize("tail", ["garbage\n", "x" * 70_000, "x" * 70_000 + "\n"])
