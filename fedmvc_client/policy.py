@@ -32,16 +32,19 @@ def enforce_plan(site: str, policy: Policy, plan: RunPlan) -> None:
         One sentence with what the site wants, what the plan says and the way out.
     """
     privacy = plan.privacy
-    if "secure_aggregation" in policy.require and not privacy.secure_aggregation:
+    found = {
+        "secure_aggregation": (
+            privacy.secure_aggregation,
+            f"privacy.secure_aggregation = {str(privacy.secure_aggregation).lower()}",
+        ),
+        "dp": (privacy.mechanism in _PRIVATE, f"privacy.mechanism = '{privacy.mechanism}'"),
+    }
+    lacking = [wanted for wanted in policy.require if not found[wanted][0]]
+    if lacking:
         raise PolicyRefused(
-            f"site '{site}' requires secure aggregation (policy.require) and the plan has "
-            "privacy.secure_aggregation = false: set it to true, or lower the policy"
-        )
-    if "dp" in policy.require and privacy.mechanism not in _PRIVATE:
-        raise PolicyRefused(
-            f"site '{site}' requires differential privacy (policy.require = 'dp') and the plan has "
-            f"privacy.mechanism = '{privacy.mechanism}', which guarantees none: use "
-            f"{' or '.join(map(repr, _PRIVATE))}, or lower the policy"
+            f"site '{site}' requires {', '.join(lacking)} (policy.require) and the plan has "
+            f"{', '.join(found[wanted][1] for wanted in lacking)}: change the plan (dp is "
+            f"{' or '.join(map(repr, _PRIVATE))}), lower the policy or leave the run"
         )
     if plan.method == "tensor-fmvc" and not policy.share_labels:
         raise PolicyRefused(

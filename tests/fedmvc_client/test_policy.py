@@ -63,9 +63,13 @@ def test_what_the_policy_allows_passes(policy, checked):
         (
             {"require": ["secure_aggregation"]},
             plan(),
-            ["requires secure aggregation (policy.require)", "secure_aggregation = false"],
+            ["requires secure_aggregation (policy.require)", "secure_aggregation = false"],
         ),
-        ({"require": ["dp"]}, masked(), ["policy.require = 'dp'", "mechanism = 'none'"]),
+        (
+            {"require": ["dp"]},
+            masked(),
+            ["requires dp (policy.require)", "has privacy.mechanism = 'none'"],
+        ),
         (
             {"require": ["dp"]},
             RunPlan.parse(
@@ -76,12 +80,21 @@ def test_what_the_policy_allows_passes(policy, checked):
                     "privacy": {"mechanism": "paper", "epsilon": 1.0},
                 }
             ),
-            ["mechanism = 'paper', which guarantees none: use 'gaussian'"],
+            ["has privacy.mechanism = 'paper': change the plan (dp is 'gaussian' or"],
         ),
         (
             {"require": ["secure_aggregation", "dp"]},
             noisy(),
-            ["requires secure aggregation"],
+            ["requires secure_aggregation (policy.require)"],
+        ),
+        (
+            {"require": ["secure_aggregation", "dp"]},
+            plan(),
+            [
+                "requires secure_aggregation, dp (policy.require) and the plan has "
+                "privacy.secure_aggregation = false, privacy.mechanism = 'none'",
+                "lower the policy or leave the run",
+            ],
         ),
         (
             {},
