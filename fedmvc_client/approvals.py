@@ -157,9 +157,7 @@ class Register:
         """
         fault = f"copy of plan {plan_id[:12]} in the site's folder plans"
         try:
-            text = (
-                self._copies[plan_id] if self._plans is None else self._path(plan_id).read_text()
-            )
+            text = self._copies[plan_id] if self._plans is None else self._path(plan_id).read_text()
             plan = RunPlan.parse(json.loads(text), source=fault)
         except (OSError, KeyError, ValueError, RecursionError) as error:
             raise ConfigError(

@@ -168,13 +168,13 @@ class Budget:
             ),
         )
 
-    def refuse_dear(self, site: str, run_id: str, status: BudgetStatus, after: Loss) -> None:
+    def refuse_dear(self, site: str, what: str, status: BudgetStatus, after: Loss) -> None:
         """Refuse a run after which more would be spent and reserved than the budget holds.
 
         Parameters
         ----------
-        site, run_id : str
-            For the message.
+        site, what : str
+            For the message; what: ``"run 4d3f9a02"``.
         status : BudgetStatus
             Before the run.
         after : Loss
@@ -191,7 +191,7 @@ class Budget:
         owner = f"cohort '{self.cohort}'" if self.cohort else "its patients"
         budget = (
             f"site '{site}': the privacy budget of {owner} (epsilon {self.epsilon:g} at delta "
-            f"{self.delta:g}) does not cover run {run_id[:8]}"
+            f"{self.delta:g}) does not cover {what}"
         )
         if not math.isfinite(epsilon):
             raise BudgetExceeded(

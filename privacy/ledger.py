@@ -120,6 +120,12 @@ class Ledger:
     def refuse_dear(self, run_id: str, cost: Cost) -> None:
         """Refuse what `reserve` would refuse for lack of budget, and reserve nothing.
 
+        Parameters
+        ----------
+        run_id : str
+            "" where no run has one yet.
+        cost : Cost
+
         Raises
         ------
         BudgetExceeded
@@ -213,6 +219,14 @@ class Ledger:
         """Say how the budget stands."""
         with self._reading():
             return self._budget.status(*self._book.losses(self._separate))
+
+    def price(self, cost: Cost) -> float:
+        """Return by how much a run would raise the epsilon of all that is spent and reserved."""
+        with self._reading():
+            _, committed = self._book.losses(self._separate)
+            before = self._budget.epsilon_of(committed)
+            after = self._budget.epsilon_of(committed + Loss.of([(cost, cost.releases)]))
+            return after - before if math.isfinite(before) else math.inf
 
     def open_runs(self) -> tuple[str, ...]:
         """Return the ids of runs that have a reservation and are not over, oldest first."""
@@ -332,7 +346,8 @@ class Ledger:
         spent, committed = self._book.losses(self._separate)
         asked = Loss.of([(cost, cost.releases)])
         status = self._budget.status(spent, committed)
-        self._budget.refuse_dear(self._site, run_id, status, committed + asked)
+        what = f"run {run_id[:8]}" if run_id else "this plan"
+        self._budget.refuse_dear(self._site, what, status, committed + asked)
 
     def _open_account(self, run_id: str) -> Account:
         if run_id not in self._book.accounts:

@@ -167,6 +167,17 @@ def test_asking_beforehand_changes_nothing():
     book.refuse_dear("run", cost(10))  # its own reservation does not stand in its way
 
 
+def test_a_price_is_what_the_run_adds():
+    book = ledger()
+    book.reserve("first", "plan", cost(10))
+    before = book.status()
+    price = book.price(cost(20))
+    assert book.status() == before
+    book.reserve("second", "plan", cost(20))
+    assert book.status().reserved == pytest.approx(before.reserved + price)
+    assert ledger(delta=0.0).price(cost()) == math.inf
+
+
 def test_the_same_reservation_again_is_free():
     book = ledger()
     book.reserve("run", "plan", cost())
