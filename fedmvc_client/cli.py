@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +11,13 @@ import typer
 
 from configs.compatibility import one_view_only
 from configs.console import print_json, run_app
-from configs.errors import ConfigError, PolicyRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
+from fedmvc_client.cli_options import JsonOption, SiteOption
+from fedmvc_client.cli_plans import plans, refuse_plan
+from fedmvc_client.cli_privacy import budget, keygen
+from fedmvc_client.cli_privacy import log as audit_log
 
 if TYPE_CHECKING:
     from fedmvc_client.data import SiteData
@@ -29,11 +31,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-plans = typer.Typer(help="What a plan would have this site do.", no_args_is_help=True)
 app.add_typer(plans, name="plans")
-
-SiteOption = Annotated[Path, typer.Option("--site", help="The site's folder (with site.toml).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+app.add_typer(budget, name="budget")
+app.add_typer(audit_log, name="log")
+app.command()(keygen)
 
 
 @app.callback()
@@ -51,7 +52,7 @@ def check(
 ) -> None:
     """Read the site's files and count what a run would find. Nothing leaves this machine."""
     from fedmvc_client.data import load_site
-    from fedmvc_client.policy import enforce_cohort, enforce_plan
+    from fedmvc_client.policy import enforce_cohort
 
     checked = None if plan is None else RunPlan.load(plan)
     config = SiteConfig.load(site)
@@ -63,7 +64,7 @@ def check(
     data = load_site(site, schema, config)
     enforce_cohort(config.name, config.policy, len(data.ids))
     if checked is not None:
-        enforce_plan(config.name, config.policy, checked)
+        refuse_plan(site, checked)
         if checked.method == "tensor-fmvc":
             _check_vertical(site, config, schema, data, checked)
         elif checked.method == "fed-mufsht":
@@ -225,105 +226,6 @@ def impute(
     print(f"{len(found.ids)} rows: {out}")
     for view, count in found.imputed.items():
         print(f"  {view}: {count} cells imputed, {found.left[view]} left missing")
-
-
-@app.command()
-def keygen(
-    linkage: Annotated[
-        bool,
-        typer.Option("--linkage", help="Make the key by which the sites of a vertical run align."),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File to make; by default the one that keys.linkage in site.toml names."),
-    ] = None,
-    site: SiteOption = Path("."),
-    as_json: JsonOption = False,
-) -> None:
-    """Make a key file that only its owner can read; one that exists is never overwritten.
-
-    All sites of a vertical run (method tensor-fmvc) need the same linkage key: make it at ONE site
-    and hand the file to the others by a safe channel. The server must never have it: with it, it
-    could test who is a patient of yours. Make a new one whenever a site leaves.
-    """
-    from privacy.alignment import make_linkage_key
-
-    if not linkage:
-        raise ConfigError(
-            "keygen makes the linkage key only, as identity keys come in a later version: say "
-            "keygen --linkage"
-        )
-    path = out or site / SiteConfig.load(site).keys.linkage
-    make_linkage_key(path)
-    following = (
-        "every site of the run needs this same file where keys.linkage in its site.toml says, with "
-        "mode 600: hand it to the others by a safe channel, never to the server"
-    )
-    if as_json:
-        print_json({"kind": "linkage", "out": str(path), "next": following})
-    else:
-        print(f"made linkage key {path}")
-        print(f"next: {following}")
-
-
-@plans.command()
-def show(
-    plan: Annotated[Path, typer.Argument(help="Plan file (TOML).")],
-    site: Annotated[
-        Path | None, typer.Option(help="A site's folder: also say whether its policy allows it.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Say what a plan runs, what would leave this site, and who learns what from it.
-
-    Read it before you let a plan run: the sentences follow from the plan alone, and a run's
-    certificate repeats them.
-    """
-    from fedmvc_client.policy import enforce_plan
-    from privacy.disclosure import disclosures
-
-    checked = RunPlan.load(plan)
-    refusal = None
-    config = None if site is None else SiteConfig.load(site)
-    if config is not None:
-        try:
-            enforce_plan(config.name, config.policy, checked)
-        except PolicyRefused as error:
-            refusal = error.public_message
-    report = {
-        "plan_id": checked.plan_id,
-        "method": checked.method,
-        "profile": checked.profile,
-        "n_clusters": checked.n_clusters,
-        "max_rounds": checked.max_rounds,
-        "quorum": checked.quorum.model_dump(mode="json"),
-        "disclosures": list(disclosures(checked)),
-        "site": None if config is None else config.name,
-        "refusal": refusal,
-    }
-    if as_json:
-        print_json(report)
-    else:
-        _print_plan(report)
-
-
-def _print_plan(report: dict[str, Any]) -> None:
-    quorum = report["quorum"]
-    profile = "" if report["profile"] is None else f", profile {report['profile']}"
-    print(f"plan      {report['plan_id']}")
-    print(f"method    {report['method']}{profile}")
-    print(f"clusters  {report['n_clusters']}")
-    print(f"rounds    at most {report['max_rounds']}")
-    print(
-        f"quorum    {quorum['min_sites']} sites or more, {quorum['timeout_s']:g} s an exchange; "
-        f"where one does not answer: {quorum['on_missing']}"
-    )
-    if report["site"] is not None:
-        allowed = f"site '{report['site']}' would take part"
-        print(f"policy    {report['refusal'] or allowed}")
-    print("\nwhat leaves this site, and who learns what:")
-    for sentence in report["disclosures"]:
-        print(textwrap.fill(sentence, 96, initial_indent="- ", subsequent_indent="  "))
 
 
 def main() -> int:
