@@ -15,6 +15,7 @@ import typer
 from configs.console import print_json, run_app, set_up_logging
 from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
 from configs.plan import RunPlan
+from fedmvc_server.cli_roster import roster
 
 app = typer.Typer(
     help="Federated multi-view clustering: run federations, or try them on one machine.",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 synthesize = typer.Typer(help="Write synthetic data as site folders.", no_args_is_help=True)
 app.add_typer(synthesize, name="synthesize")
+app.add_typer(roster, name="roster")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlanArgument = Annotated[
