@@ -90,6 +90,8 @@ class LyingServer(RuleBasedStateMachine):
             self._unmask(self._site(place), exchange, sets[place % len(sets)])
 
     def _unmask(self, site, exchange, left_out):
+        if (site.name, exchange) not in self.uploads:
+            self._upload(site, exchange, b"a", self.named)
         names = self.federation.names
         survivors = tuple(name for i, name in enumerate(names) if i not in left_out)
         try:
@@ -108,8 +110,10 @@ class LyingServer(RuleBasedStateMachine):
     def kill_and_restart(self, place):
         self.federation.restart(self._site(place).name)
 
-    @rule(place=places, exchange=st.integers(0, EXCHANGES))
-    def ask_to_close(self, place, exchange):
+    @rule(place=places, exchange=st.integers(0, EXCHANGES), chance=st.integers(0, 9))
+    def ask_to_close(self, place, exchange, chance):
+        if chance:
+            return  # a site that is closed has nothing more to give
         try:
             self._site(place).close(exchange, self.named)
         except ProtocolError:
