@@ -103,7 +103,7 @@ def _view_bound(heat_kernel: HeatKernel, d: int) -> float:
     return {"minmax": 5 / 4 * d, "absdev": 5 / 16 * d, "one": 1 + d / 4}[heat_kernel]
 
 
-def sensitivity_row(n_cohorts: int = 20_000, seed: int = 0) -> Row:
+def sensitivity_row(n_cohorts: int = 5_000, seed: int = 0) -> Row:
     """Search random cohorts, and compare the worst records with the bound."""
     found = 0.0
     for views, model in random_cohorts(n_cohorts, seed):
