@@ -4,8 +4,11 @@ import struct
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +78,17 @@ def test_masks_vanish_in_the_sum_of_whoever_is_left(n_sites, n_numbers, data):
         keys = keys_of(name, names)
         add_pair_masks(total, name, {other: keys[other] for other in left})
     assert total.tolist() == clear_sum(vectors, left).tolist()
+
+
+def test_a_pair_key_by_hand():
+    first, second = names_of(2)
+    secret = X25519PrivateKey.from_private_bytes(SECRETS[first])
+    public = X25519PrivateKey.from_private_bytes(SECRETS[second]).public_key()
+    # length-prefixed: "mask", e, SHA-256 of the request, both names in order
+    info = b"\0\0\0\4mask" + b"\0\0\0\x08" + (7).to_bytes(8, "big")
+    info += b"\0\0\0\x20" + b"d" * 32 + b"\0\0\0\7site-00" + b"\0\0\0\7site-01"
+    by_hand = HKDF(hashes.SHA256(), length=32, salt=b"t" * 32, info=info)
+    assert key_between(second, first, exchange=7) == by_hand.derive(secret.exchange(public))
 
 
 def test_both_sites_of_a_pair_have_one_key_and_no_other_pair_has_it():

@@ -1,9 +1,15 @@
 """The set-up: whose keys a site takes, whose envelopes it opens, and what it repeats."""
 
 import dataclasses
+import hashlib
+import itertools
 
 import pytest
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from configs.errors import ConfigError, ProtocolError, QuorumLost
 from privacy.canonical import pack, unpack
@@ -12,6 +18,7 @@ from privacy.secagg import SecureSumSite
 from privacy.secagg_keys import read_keys, write_keys
 from privacy.secagg_shares import Envelope
 from privacy.secagg_terms import VERSION, is_survivor_set, request_digest
+from privacy.secret_sharing import recombine
 from privacy.vault import Vault
 from tests.privacy.secure_sums import Federation, names_of
 
@@ -78,6 +85,53 @@ def test_envelopes_are_one_for_each_other_site_and_none_is_like_another(federati
     assert len(set(sent)) == 12
     # nonce, two shares an exchange, tag
     assert {len(envelope) for envelope in sent} == {12 + 64 * 3 + 16}
+
+
+def test_an_envelope_by_hand(federation):
+    key_list = federation.publish()
+    run = federation.run
+    secret = federation.vaults[SECOND].unseal("envelope secret", 0)
+    envelope = federation.sites[FIRST].shares(key_list)[SECOND]
+    sender, receiver = (read_keys(run, message).envelope_key for message in key_list[:2])
+    transcript = hashlib.sha256(pack(*key_list)).digest()
+    key = HKDF(
+        hashes.SHA256(),
+        length=32,
+        salt=transcript,
+        info=pack("envelope", FIRST, SECOND, sender, receiver),
+    ).derive(
+        X25519PrivateKey.from_private_bytes(secret).exchange(
+            X25519PublicKey.from_public_bytes(sender)
+        )
+    )
+    associated = pack(VERSION, run.run_id, run.plan_id, transcript, FIRST, SECOND, 1, 3)
+    shares = ChaCha20Poly1305(key).decrypt(envelope[:12], envelope[12:], associated)
+    assert len(shares) == 3 * 2 * 32
+
+
+def test_a_commitment_by_hand(federation):
+    site = federation.sites[FIRST]
+    keys = read_keys(federation.run, site.keys())
+    for exchange in (1, 2, 3):
+        seed, secret = site._setup.own_secrets(exchange)
+        assert len(seed) == 32
+        committed = hashlib.sha256(b"fedmvc b" + seed).digest()
+        assert keys.seed_commitments[exchange - 1] == committed
+        public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+        assert keys.masking_keys[exchange - 1] == public
+
+
+def test_any_t_sites_hold_what_gives_each_secret_at_their_index(federation):
+    federation.set_up()
+    held = {
+        i: federation.sites[name]._setup.held_shares(2)
+        for i, name in enumerate(federation.names, 1)
+    }
+    for name in federation.names:
+        own = federation.sites[name]._setup.own_secrets(2)
+        for chosen in itertools.combinations(held, federation.terms.threshold):
+            for kind, secret in enumerate(own):
+                assert recombine({i: held[i][name][kind] for i in chosen}) == secret
 
 
 def test_a_key_list_must_hold_every_participant_once(federation):
