@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
@@ -16,12 +17,26 @@ from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device, Policy, SiteConfig
 from fedmvc_client.outcomes import Outcome, SelectionResult
+from fedmvc_client.safe import FolderSafe, MemorySafe, Safe
 from privacy.alignment import ROW_NUMBER, TOKEN_BYTES, link_tokens, read_linkage_key
+from privacy.roster import Roster
 from strategies.messages import FeatureSelection, ViewDescription
 
 Floats = NDArray[np.float64]
 #: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
 View: TypeAlias = Any
+
+#: Arrays in memory are their owner's to experiment with.
+_PERMISSIVE = Policy(
+    approval="auto",
+    auto_runs_a_month=2**31,
+    min_cohort=1,
+    min_contributors=1,
+    min_cell=1,
+    epsilon_budget=1e9,
+    delta_budget=0.5,
+    share_labels=True,
+)
 
 #: Columns of a view that are noted one by one.
 _COLUMNS_NOTED = 5
@@ -65,6 +80,11 @@ class Source(Protocol):
     @property
     def device(self) -> Device:
         """Where and in which precision the site computes."""
+        ...
+
+    @property
+    def safe(self) -> Safe:
+        """The site's keys, register, ledger, audit log and vaults."""
         ...
 
     @property
@@ -145,6 +165,7 @@ class FolderSource:
         self.folder = Path(folder)
         self.config = SiteConfig.load(self.folder)
         self.schema = DataSchema.load(self.folder / "schema.toml")
+        self.safe: Safe = FolderSafe(self.folder, self.config)
 
     @property
     def name(self) -> str:
@@ -255,6 +276,8 @@ class ArraySource:
         Where results go when another process than the caller's computes them.
     earlier : mapping of str to Outcome, optional
         What earlier runs left at this site, by run id.
+    identity, roster : optional
+        The site's key and the federation's, for runs with masked sums.
     """
 
     def __init__(
@@ -265,9 +288,12 @@ class ArraySource:
         device: Device | None = None,
         folder: Path | None = None,
         earlier: Mapping[str, Outcome] | None = None,
+        identity: Ed25519PrivateKey | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self.name = name
-        self.policy = Policy(approval="auto", min_cohort=1, min_contributors=1, min_cell=1)
+        self.policy = _PERMISSIVE
+        self.safe: Safe = MemorySafe(name, self.policy, identity, roster)
         self.device = device or Device()
         self.state_dir: Path | None = None
         self._folder = folder

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError
 from configs.plan import RunPlan
@@ -26,16 +27,18 @@ from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
-from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
-from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
-from fedmvc_client.participants.tensor_fmvc import TensorParticipant
+from fedmvc_client.participants.fedhk_sums import declared_bounds
+from fedmvc_client.participants.kinds import kind_of, meant_for
 from fedmvc_client.policy import enforce_cohort, enforce_plan
 from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
+from privacy.protection import cost_of
+from privacy.roster import Roster
 from strategies.messages import (
     HelloReply,
     HelloRequest,
     Message,
     Refusal,
+    ViewDescription,
     from_bytes,
     to_bytes,
 )
@@ -50,18 +53,6 @@ _RUNS_IN_MEMORY = 2
 _RUNS_ON_DISK = 8
 #: What a site carries from request to request and could not compute again.
 _STATE = "state.npz"
-#: The site half of each method.
-_PARTICIPANTS: dict[str, type[Participant]] = {
-    "fedhk-mvfc": FedHKParticipant,
-    "tensor-fmvc": TensorParticipant,
-    "fed-mufsht": FedMUFSHTParticipant,
-}
-#: Method and action of each request.
-_ACTION_OF = {
-    request: (method, action)
-    for method, kind in _PARTICIPANTS.items()
-    for action, request in kind.ACTIONS.items()
-}
 
 
 class SiteWorker:
@@ -121,22 +112,23 @@ class SiteWorker:
             reply = self._hello(message)
             self._begin(message, body)
             return reply
-        if type(message) not in _ACTION_OF:
+        actions = meant_for(type(message))
+        if not actions:
             raise ProtocolError(
                 f"site '{self.site}' was sent a {type(message).__name__}, not a request"
             )
-        method, action = _ACTION_OF[type(message)]
         run_id, plan_id = getattr(message, "run_id", ""), getattr(message, "plan_id", "")
-        if self._plan(run_id, plan_id).method != method:
+        kind = kind_of(self._plan(run_id, plan_id))
+        if kind not in actions:
             raise ProtocolError(
-                f"site '{self.site}' was asked to {action} as in '{method}', but the run's plan is "
-                "of another method"
+                f"site '{self.site}' was sent a {type(message).__name__}, but the run's plan is of "
+                "another method or has masked or noisy sums"
             )
-        return self._act(run_id, action, message, body)
+        return self._act(run_id, actions[kind], message, body)
 
     def _act(self, run_id: str, action: str, message: Message, body: bytes) -> Message:
         """Hand a request of a known run to its participant."""
-        kind = _PARTICIPANTS[self._plans[run_id].method]
+        kind = kind_of(self._plans[run_id])
         names = list(kind.ACTIONS)
         if action == names[0] and (action in kind.REPLAYED or not self._under_way(run_id)):
             participant = self._create(run_id)
@@ -145,7 +137,9 @@ class SiteWorker:
         if action == names[-1]:
             self._refuse_finished(run_id)
             reply, outcome = participant.finish(message)
-            self.source.save(run_id, outcome)
+            if outcome is not None:
+                self.source.save(run_id, outcome)
+            self.source.safe.register.finished(run_id)
             self.forget(run_id)
             return reply
         reply = participant.answer(message)
@@ -164,9 +158,13 @@ class SiteWorker:
     def _hello(self, request: HelloRequest) -> HelloReply:
         _check_run_id(request.run_id)
         plan = self._read_plan(request)
-        enforce_plan(self.site, self.source.policy, plan)
+        safe, policy = self.source.safe, self.source.policy
+        safe.register.see(plan)
+        enforce_plan(self.site, policy, plan)
         self._refuse_finished(request.run_id)
+        safe.register.would_begin(plan, policy, request.run_id)
         views = describe_chosen(self.source, plan)
+        roster = self._check_protection(request.run_id, plan, views)
         known = self._plans.get(request.run_id)
         if known is not None and known.plan_id != plan.plan_id:
             self._participants.pop(request.run_id, None)
@@ -175,7 +173,22 @@ class SiteWorker:
         while len(self._plans) > _RUNS_IN_MEMORY:
             oldest, _ = self._plans.popitem(last=False)
             self._participants.pop(oldest, None)
-        return HelloReply(request.run_id, self.site, _version(), views)
+        return HelloReply(request.run_id, self.site, _version(), views, roster)
+
+    def _check_protection(
+        self, run_id: str, plan: RunPlan, views: Sequence[ViewDescription]
+    ) -> str:
+        """Refuse early what keys, bounds or budget would not allow; return the roster's hash."""
+        safe = self.source.safe
+        if plan.protected:
+            declared_bounds(views)
+        cost = cost_of(plan, [len(view.columns) for view in views])
+        if cost is not None:
+            safe.ledger.refuse_dear(run_id, cost)
+        if plan.secure_terms() is None:
+            return ""
+        safe.identity()
+        return safe.roster().hash.hex()
 
     def _refuse_finished(self, run_id: str) -> None:
         """Results are written once: whoever comes again with their run id is refused."""
@@ -200,8 +213,13 @@ class SiteWorker:
         return plan
 
     def _create(self, run_id: str) -> Participant:
-        plan = self._plans[run_id]
-        return _PARTICIPANTS[plan.method].begin(plan, run_id, self.source, self._load(plan))
+        """Begin the site's part: what allows and pays for it is booked before data are read."""
+        plan, safe = self._plans[run_id], self.source.safe
+        safe.register.begin(run_id, plan, self.source.policy)
+        cost = cost_of(plan, [len(view.columns) for view in describe_chosen(self.source, plan)])
+        if cost is not None:
+            safe.ledger.reserve(run_id, plan.plan_id, cost)
+        return kind_of(plan).begin(plan, run_id, self.source, self._load(plan))
 
     def _load(self, plan: RunPlan) -> Records:
         records = load_chosen(self.source, plan)
@@ -235,7 +253,7 @@ class SiteWorker:
 
     def _participant(self, run_id: str, action: str) -> Participant:
         if not self._under_way(run_id):
-            first = next(iter(_PARTICIPANTS[self._plans[run_id].method].ACTIONS))
+            first = next(iter(kind_of(self._plans[run_id]).ACTIONS))
             raise ProtocolError(f"site '{self.site}' was sent {action} before {first}")
         return self._participants[run_id]
 
@@ -289,7 +307,7 @@ class SiteWorker:
             self._answer_kept(folder / "hello.bin")
         if run_id not in self._plans:
             return
-        for action in _PARTICIPANTS[self._plans[run_id].method].REPLAYED:
+        for action in kind_of(self._plans[run_id]).REPLAYED:
             if not (folder / f"{action}.bin").is_file():
                 break
             self._answer_kept(folder / f"{action}.bin")
@@ -333,9 +351,11 @@ def array_worker(
     device: Device | None = None,
     folder: Path | None = None,
     earlier: Mapping[str, Outcome] | None = None,
+    identity: Ed25519PrivateKey | None = None,
+    roster: Roster | None = None,
 ) -> SiteWorker:
     """Return a worker of arrays in memory (see `fedmvc_client.sources.ArraySource`)."""
-    return SiteWorker(ArraySource(name, views, schema, device, folder, earlier))
+    return SiteWorker(ArraySource(name, views, schema, device, folder, earlier, identity, roster))
 
 
 def _check_run_id(run_id: str) -> None:

@@ -15,7 +15,14 @@ from configs.schema import DataSchema
 from configs.site import SITE_NAME
 from fedmvc_server.runner import RunResult
 
-__all__ = ["View", "earlier_outcomes", "schema_of", "vertical_views", "views_of"]
+__all__ = [
+    "View",
+    "bounded_schema",
+    "earlier_outcomes",
+    "schema_of",
+    "vertical_views",
+    "views_of",
+]
 
 #: A float64 array or a CSR matrix of shape (n, d_h); scipy has no types.
 View: TypeAlias = Any
@@ -91,6 +98,24 @@ def schema_of(views: Views) -> DataSchema:
             raise ConfigError(f"view {h} is None at all {len(views)} sites: leave it out")
         examples.append(held[0])
     return DataSchema.from_arrays(examples)
+
+
+def bounded_schema(schema: DataSchema, views: Views) -> DataSchema:
+    """Declare each column's extremes over all sites as its bounds: for simulations only.
+
+    Real sites declare bounds that no record decides.
+    """
+    fields = schema.model_dump()
+    for h, view in enumerate(fields["views"]):
+        held = [a for a in (v[h] for v in views.values()) if a is not None]
+        low = np.min([np.nanmin(a, axis=0, initial=np.inf) for a in held], axis=0)
+        high = np.max([np.nanmax(a, axis=0, initial=-np.inf) for a in held], axis=0)
+        flat = ~(low < high)  # constant, or never observed
+        low = np.where(flat, np.where(np.isfinite(low), low - 0.5, 0.0), low)
+        high = np.where(flat, low + 1.0, high)
+        for column, a, b in zip(view["columns"], low.tolist(), high.tolist(), strict=True):
+            column["bounds"] = (a, b)
+    return DataSchema.parse(fields)
 
 
 def earlier_outcomes(plan: RunPlan, selection: RunResult | None) -> dict[str, dict[str, Any]]:

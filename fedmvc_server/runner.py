@@ -22,7 +22,7 @@ from fedmvc_server.artefacts import (
     write_rounds,
     write_selection,
 )
-from privacy.disclosure import certificate
+from privacy.certificate import certificate
 from strategies.base import FederatedStrategy
 from strategies.feature_selection import FeatureSelection
 from strategies.fed_mufsht import FedMUFSHTStrategy
@@ -106,6 +106,7 @@ def run(
     out: Path | None = None,
     observer: Observer | None = None,
     settle_s: float = 0.0,
+    bounds: str | None = None,
 ) -> RunResult:
     """Run a plan to its end and write what it leaves.
 
@@ -120,6 +121,8 @@ def run(
         Called with the state after each round.
     settle_s : float
         Seconds to wait for more sites than the quorum needs.
+    bounds : str, optional
+        Where the columns' bounds come from, for the certificate.
 
     Returns
     -------
@@ -151,14 +154,19 @@ def run(
         log.exception("run %s failed", run_id)
         status, code = "failed", InternalError.code
         reason = "an internal error: the log above has it; please report it"
-    result = _outcome(strategy, status, code, reason, time.perf_counter() - began)
+    result = _outcome(strategy, status, code, reason, time.perf_counter() - began, bounds)
     if out is not None:
         _write(out, plan, result)
     return result
 
 
 def _outcome(
-    strategy: FederatedStrategy, status: str, code: int, reason: str, wall_s: float
+    strategy: FederatedStrategy,
+    status: str,
+    code: int,
+    reason: str,
+    wall_s: float,
+    bounds: str | None,
 ) -> RunResult:
     state = strategy.state
     return RunResult(
@@ -169,7 +177,7 @@ def _outcome(
         plan_id=strategy.plan.plan_id,
         rounds=len(state.history),
         model=strategy.model if status == "completed" else None,
-        certificate=certificate(strategy.plan, state.sites),
+        certificate=certificate(strategy.plan, state.sites, bounds, strategy.noise),
         history=as_rows(state.history),
         bytes_up=state.total.bytes_up,
         bytes_down=state.total.bytes_down,

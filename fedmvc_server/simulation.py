@@ -21,11 +21,19 @@ from fedmvc_client.app import app as client_app
 from fedmvc_client.relay import registered_workers
 from fedmvc_client.socket_server import serve_sites
 from fedmvc_client.worker import SiteWorker, array_worker, folder_worker
-from fedmvc_server.array_sites import View, earlier_outcomes, schema_of, vertical_views, views_of
+from fedmvc_server.array_sites import (
+    View,
+    bounded_schema,
+    earlier_outcomes,
+    schema_of,
+    vertical_views,
+    views_of,
+)
 from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
+from fedmvc_server.site_keys import draw_keys
 from privacy.alignment import normalise_id
 
 __all__ = [
@@ -101,11 +109,16 @@ def simulate(
             f"the sites list {len(inferred.view_names)} views, the schema has "
             f"{len(schema.view_names)}: both need the same views in the same order"
         )
+    bounds = None
+    if schema is None and plan.protected:
+        bounds = "derived from data, simulation only"
+        inferred = bounded_schema(inferred, views)
     schema = schema or inferred
     with tempfile.TemporaryDirectory(prefix="fedmvc-") as scratch:
         folder = Path(scratch) if backend == "ray" else None
         make = partial(_array_workers, views, schema, folder, earlier)
-        return _run(plan, make, backend, None if out is None else Path(out), observer)
+        where = None if out is None else Path(out)
+        return _run(plan, make, backend, where, observer, bounds=bounds)
 
 
 def simulate_folders(
@@ -171,8 +184,17 @@ def _array_workers(
     folder: Path | None,
     earlier: Mapping[str, Mapping[str, Any]],
 ) -> dict[int, SiteWorker]:
+    keys, roster = draw_keys(list(views))
     return {
-        i: array_worker(name, views[name], schema, folder=folder, earlier=earlier.get(name))
+        i: array_worker(
+            name,
+            views[name],
+            schema,
+            folder=folder,
+            earlier=earlier.get(name),
+            identity=keys[name],
+            roster=roster,
+        )
         for i, name in enumerate(sorted(views))
     }
 
@@ -195,6 +217,7 @@ def _run(
     out: Path | None,
     observer: Observer | None,
     run_id: str | None = None,
+    bounds: str | None = None,
 ) -> RunResult:
     workers = make()
     if len(workers) < plan.quorum.min_sites:  # nobody else would ever join: no reason to wait
@@ -207,9 +230,9 @@ def _run(
         named = {w.site: w for w in workers.values()}
         with registered_workers(named):
             grid = LocalGrid(client_app, {name: {"site": name} for name in sorted(named)})
-            result = run(grid, plan, run_id, out=out, observer=observer)
+            result = run(grid, plan, run_id, out=out, observer=observer, bounds=bounds)
     elif backend == "ray":
-        result = _run_ray(plan, make, len(workers), run_id, out, observer)
+        result = _run_ray(plan, make, len(workers), run_id, out, observer, bounds)
     else:
         raise ConfigError(f"backend '{backend}' is unknown: use 'inprocess' or 'ray'")
     for worker in workers.values():
@@ -227,12 +250,13 @@ def _run_ray(
     run_id: str,
     out: Path | None,
     observer: Observer | None,
+    bounds: str | None,
 ) -> RunResult:
     finished: list[RunResult] = []
 
     def main(grid: Grid, context: Context) -> None:
         with host_workers(serve_sites, make, context.run_id):
-            finished.append(run(grid, plan, run_id, out=out, observer=observer))
+            finished.append(run(grid, plan, run_id, out=out, observer=observer, bounds=bounds))
 
     run_in_ray(main, client_app, n_sites)
     return finished[0]

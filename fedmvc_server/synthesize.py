@@ -17,6 +17,7 @@ from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_server.cardio import cardio_views
 from fedmvc_server.partitions import partition as deal
+from fedmvc_server.site_keys import write_keys
 
 __all__ = [
     "CARDIO_SCHEMA",
@@ -84,8 +85,9 @@ def synthesize_cardio(
     """Write the cardio set as site folders.
 
     Each site folder holds ``site.toml``, ``schema.toml``, ``ecg.csv`` and ``imaging.csv``, the rows
-    of the two files in different orders. ``truth.csv`` (id, label) lies beside the site folders;
-    no run opens it. All or nothing is written.
+    of the two files in different orders, an identity key and the roster of all sites' keys.
+    ``truth.csv`` (id, label) lies beside the site folders; no run opens it. All or nothing is
+    written.
 
     Parameters
     ----------
@@ -122,6 +124,7 @@ def synthesize_cardio(
     with new_folder(out) as folder:
         for name, rows in zip(names, parts, strict=True):
             _write_site(folder / name, name, [view[rows] for view in views], ids[rows], rng)
+        write_keys(folder, names)
         write_csv(folder / "truth.csv", {"id": ids, "label": labels})
     return names
 

@@ -11,6 +11,7 @@ from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_server.partitions import partition
 from fedmvc_server.planted import PLANTED_SIZES, planted_views, without_cells
+from fedmvc_server.site_keys import write_keys
 from fedmvc_server.synthesize import new_folder, refuse_taken, site_names, write_csv
 
 __all__ = ["FEATURES_SCHEMA", "synthesize_features"]
@@ -90,6 +91,7 @@ def synthesize_features(
             held = len(views) - (sites > 2 and site == sites - 1)
             order = rng.permutation(rows)
             _write_site(folder / name, name, [view[order] for view in views[:held]], ids[order])
+        write_keys(folder, names)
         write_csv(folder / "truth.csv", {"id": ids, "label": planted.labels})
         _write_informative(folder / "informative.csv", planted.informative)
     return names

@@ -218,6 +218,10 @@ def _bounds(view: ViewSchema) -> Sequence[tuple[float, float]]:
     return [column.bounds for column in view.columns if column.bounds is not None]
 
 
+#: Synthetic patients give their consent.
+_POLICY = {"approval": "auto", "share_labels": True}
+
+
 def _write_site(
     folder: Path,
     name: str,
@@ -227,9 +231,7 @@ def _write_site(
     key: Path,
 ) -> None:
     (folder / "state").mkdir(parents=True)
-    config = SiteConfig.parse(
-        {"name": name, "data": {view: f"{view}.csv"}, "policy": {"approval": "auto"}}
-    )
+    config = SiteConfig.parse({"name": name, "data": {view: f"{view}.csv"}, "policy": _POLICY})
     config.dump(folder)
     schema.dump(folder / "schema.toml")
     write_csv(folder / config.data[view], columns)

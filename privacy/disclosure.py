@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from configs.plan import RunPlan
-from privacy.protection import plain_certificate
 
-__all__ = ["certificate", "disclosures"]
+__all__ = ["disclosures"]
 
-_POOLED_EXTREMES = "pooled extremes exchanged before round 1"
-_POOLED_MOMENTS = "pooled means and variances exchanged before round 1"
-_OWN_EXTREMES = "each site scales by its own extremes, which stay there"
-_ASSUMED_OF_LABELS = (
-    "the server is trusted with one label a row, site and round, deletes the tokens after matching "
-    "and shares nothing with any site; the sites follow the protocol and never give the linkage "
-    "key to the server"
-)
-_ASSUMED_OF_WEIGHTS = (
-    "the server is trusted with each site's sums over its records and with its weights, from which "
-    "an unusual record can be read; the sites follow the protocol"
-)
 #: Seconds that one scrypt hash takes on one core where its n is 2 to the power 12.
 _HASH_S = 0.01
 
@@ -41,38 +25,6 @@ def disclosures(plan: RunPlan) -> tuple[str, ...]:
     if plan.method == "tensor-fmvc":
         return _vertical(plan)
     return _selecting(plan) if plan.method == "fed-mufsht" else _horizontal(plan)
-
-
-def certificate(
-    plan: RunPlan, participants: Sequence[str], bounds: str | None = None
-) -> dict[str, Any]:
-    """Say what a run guarantees: today that records stay at home, and nothing beyond.
-
-    Parameters
-    ----------
-    plan : RunPlan
-    participants : sequence of str
-        Sites of the run.
-    bounds : str, optional
-        Where the scaling's extremes come from; by default as in a run over real sites.
-
-    Returns
-    -------
-    dict
-        The same keys for every method.
-    """
-    if plan.method == "fedhk-mvfc":
-        return plain_certificate(participants, bounds or _POOLED_EXTREMES)
-    vertical = plan.method == "tensor-fmvc"
-    return {
-        **plain_certificate(
-            participants, bounds or (_OWN_EXTREMES if vertical else _POOLED_MOMENTS)
-        ),
-        "assumptions": _ASSUMED_OF_LABELS if vertical else _ASSUMED_OF_WEIGHTS,
-        "not_covered": " ".join(
-            ("No differential privacy and no secure aggregation.", *disclosures(plan))
-        ),
-    }
 
 
 def _vertical(plan: RunPlan) -> tuple[str, ...]:

@@ -1,84 +1,114 @@
-"""The seam between a site's sums and the messages that carry them away.
+"""What a plan puts between a site's sums and the server: the grid, the noise, and what it costs.
 
-The sums of every round of an exact aggregation and of the finish, and all sums of Fed-MUFSHT, pass
-a :class:`Protection` before they leave. What a FedHK-MVFC site sends before round 1 (counts,
-moments, proposed centres, spread sums), the local models of its averaging aggregations, and the NMI
-of a Fed-MUFSHT site do not. Today there is one protection, which changes nothing.
+Both ends call these functions on the same plan, so they agree on the grid without a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from configs.plan import RunPlan
+from privacy.budget import Cost
+from privacy.fixed_point import FixedPoint
+from privacy.gaussian_noise import TAIL
+from privacy.mechanisms import GaussianNoise, calibrate
+from privacy.sensitivity import Blocks, clipped_update_blocks, heat_kernel_blocks
 
-Floats = NDArray[np.float64]
+__all__ = ["cell_mass", "cost_of", "grid", "heat_kernel_noise", "update_noise"]
 
-
-class Protection(Protocol):
-    """What is done to the sums of one exchange before they leave."""
-
-    def protect(self, exchange: int, sums: Sequence[Floats]) -> tuple[Floats, ...]:
-        """Return what may leave in place of ``sums``, same shapes.
-
-        Parameters
-        ----------
-        exchange : int
-            Never the same for two sums of a run. FedHK-MVFC: number of the round, 0 for the finish.
-            Fed-MUFSHT: 1 survey, 2 scale, 2 + the round's number, 3 + max_rounds refine.
-        sums : sequence of ndarray
-            FedHK-MVFC, a round: numerators, masses, dispersion (see `SufficientStatistics`). The
-            finish: mean membership (c,), dispersion (s,), partition coefficient (1,). Fed-MUFSHT:
-            see `SurveyReply`, `ScalingReply`, `ShareReply`, `RefineReply`.
-        """
-        ...
+#: Without masks a plan names no participants; the grid leaves room for this many.
+_MOST_SITES = 1024
 
 
-class Plain:
-    """No protection: the server sees each site's sums."""
-
-    def protect(self, exchange: int, sums: Sequence[Floats]) -> tuple[Floats, ...]:
-        """Return the sums as they are."""
-        return tuple(sums)
-
-
-def protection_for(plan: RunPlan) -> Protection:
-    """Return the protection that a plan asks for (plans that ask for more are refused earlier)."""
-    return Plain()
-
-
-def plain_certificate(participants: Sequence[str], bounds: str) -> dict[str, Any]:
-    """Say what an unprotected run guarantees, which is nothing beyond keeping records at home.
+def heat_kernel_noise(plan: RunPlan, dims: Sequence[int]) -> GaussianNoise | None:
+    """Return the noise of a round of FedHK-MVFC; None where the plan has none.
 
     Parameters
     ----------
-    participants : sequence of str
-        Sites of the run.
-    bounds : str
-        Where the scaling's extremes come from.
+    plan : RunPlan
+    dims : sequence of int
+        Columns d_h of each view of the run.
+
+    Raises
+    ------
+    ConfigError
+        Where the sums do not fit the ring.
     """
-    return {
-        "relation": None,
-        "unit": None,
-        "mechanism": "none",
-        "sigma": None,
-        "sensitivity": None,
-        "exchanges": None,
-        "epsilon": None,
-        "epsilon_if_others_collude": None,
-        "delta": None,
-        "accountant": None,
-        "noise": None,
-        "participants": list(participants),
-        "tolerated_dropouts": None,
-        "colluders": None,
-        "threshold": None,
-        "bounds": bounds,
-        "assumptions": "the server is trusted with each site's sums over its records",
-        "not_covered": "no differential privacy and no secure aggregation: sums, counts, extremes "
-        "and the centres proposed at the start can tell something about single records",
-    }
+    if plan.privacy.mechanism != "gaussian":
+        return None
+    kernel = plan.settings(1).heat_kernel
+    blocks = heat_kernel_blocks(dims, plan.n_clusters, kernel, cell_mass(plan, len(dims)))
+    return _calibrated(plan, blocks, plan.privacy.max_rows)
+
+
+def cell_mass(plan: RunPlan, n_views: int) -> tuple[bool, ...]:
+    """Say of each view whether a noisy run sums its mass cell by cell: no cell is missing then."""
+    return (plan.settings(1).heat_kernel != "one",) * n_views
+
+
+def update_noise(plan: RunPlan, n_numbers: int) -> GaussianNoise | None:
+    """Return the noise of a round of Fed-MUFSHT, site-level; None where the plan has none."""
+    privacy = plan.privacy
+    if privacy.mechanism != "gaussian" or privacy.clip is None:
+        return None
+    return _calibrated(plan, clipped_update_blocks(n_numbers, privacy.clip), 1)
+
+
+def grid(plan: RunPlan, noise: GaussianNoise | None) -> FixedPoint:
+    """Return the grid that all sites of a protected run round to."""
+    if noise is not None:
+        return noise.codec
+    return FixedPoint.finest(float(plan.privacy.max_rows), _n_sites(plan))
+
+
+def cost_of(plan: RunPlan, dims: Sequence[int]) -> Cost | None:
+    """Return what a run takes from a site's budget; None where the plan guarantees nothing.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    dims : sequence of int
+        Columns of the site's views. Noise is scaled to what is sent, so only the sampler's tail
+        depends on them.
+    """
+    privacy = plan.privacy
+    if privacy.epsilon is None:
+        return None
+    if privacy.mechanism == "randomised-response":
+        releases = plan.max_rounds + 1
+        return Cost.of_pure(privacy.mechanism, releases, privacy.epsilon / releases)
+    if plan.method == "fed-mufsht":
+        noise = update_noise(plan, sum(dims) * plan.n_clusters)
+    else:
+        noise = heat_kernel_noise(plan, dims)
+    if noise is None:
+        return None
+    return Cost(
+        mechanism=privacy.mechanism,
+        releases=noise.releases,
+        rho=noise.rho,
+        rho_if_others_collude=noise.rho_if_others_collude,
+        sigma=noise.noise_multiplier,
+        sensitivity=1.0,
+        delta=TAIL * noise.blocks.size * noise.honest_sites,
+    )
+
+
+def _calibrated(plan: RunPlan, blocks: Blocks, max_rows: int) -> GaussianNoise:
+    privacy = plan.privacy
+    assert privacy.epsilon is not None and privacy.delta is not None and privacy.noise is not None
+    return calibrate(
+        blocks,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        releases=plan.max_rounds,
+        n_sites=_n_sites(plan),
+        colluders=privacy.colluders,
+        tolerated_dropouts=privacy.tolerated_dropouts or 0,
+        noise=privacy.noise,
+        max_rows=max_rows,
+    )
+
+
+def _n_sites(plan: RunPlan) -> int:
+    return len(plan.privacy.participants) or _MOST_SITES

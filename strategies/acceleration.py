@@ -214,6 +214,8 @@ class FixedPointDriver:
     acceleration : {"anderson", "none"}
     stages : tuple of float
         Bandwidth factors of the annealing stages; the last is 1.
+    box : pair of sequences of ndarray of shape (d_h,), optional
+        Where all centres that are asked about lie.
     """
 
     def __init__(
@@ -228,12 +230,14 @@ class FixedPointDriver:
         max_evaluations: int,
         acceleration: str = "none",
         stages: tuple[float, ...] = (1.0,),
+        box: tuple[Sequence[Floats], Sequence[Floats]] | None = None,
     ) -> None:
         self.annealing_left_out = len(stages) > 1 and max_evaluations < STAGE_LIMIT * len(stages)
         if self.annealing_left_out:
             stages = stages[-1:]
         self.shapes = [c.shape[1:] for c in centers]
         self.active = active
+        self._box = None if box is None else [self._flat(side) for side in box]
         self.view_exponent = view_exponent
         self.holding_share = holding_share
         self.tol = tol
@@ -249,6 +253,9 @@ class FixedPointDriver:
         """Centres and log weights of the active views as one vector."""
         logs = np.log(np.maximum(view_weights[self.active], 1e-300))
         return np.concatenate([*(c.ravel() for c in centers), logs])
+
+    def _flat(self, side: Sequence[Floats]) -> Floats:
+        return np.concatenate([np.tile(a, n) for a, (n, _) in zip(side, self.shapes, strict=True)])
 
     def _unpack(
         self, point: Floats, active: NDArray[np.bool_] | None = None
@@ -278,6 +285,10 @@ class FixedPointDriver:
     def query(self) -> Query:
         """Return the points the running starts want evaluated."""
         running = self._running()
+        if self._box is not None:
+            n = self._box[0].size
+            for start in (self.starts[i] for i in running):
+                start.point = np.r_[np.clip(start.point[:n], *self._box), start.point[n:]]
         parts = [self._unpack(self.starts[i].point) for i in running]
         return Query(
             np.array(running, dtype=np.int64),
@@ -376,6 +387,12 @@ class FixedPointDriver:
         """Return centres (c, d_h) a view and view weights (s,) where the best's J was measured."""
         start = self.starts[self.best]
         centers, weights = self._unpack(start.point if start.accepted is None else start.accepted)
+        return tuple(centers), weights
+
+    def following(self) -> tuple[tuple[Floats, ...], Floats]:
+        """Return the plain step from where the best's J was measured."""
+        plain = self.starts[self.best].plain
+        centers, weights = self._unpack(self.starts[self.best].point if plain is None else plain)
         return tuple(centers), weights
 
     @property

@@ -11,6 +11,7 @@ from strategies.acceleration import Query, first_among_best
 from strategies.aggregation import average, median, on_simplex, site_weights
 from strategies.label_alignment import match_clusters
 from strategies.statistics import Floats
+from strategies.unit_models import PooledModel
 
 
 class SiteModel:
@@ -174,10 +175,21 @@ class AveragingDriver:
         shares = np.stack([np.where(models[n].held, models[n].view_weights, np.nan) for n in names])
         combined = self._combine(shares, weights, query.view_weights)
         new_weights = on_simplex(np.where(self._held, combined, 0.0), query.view_weights)
-        self._move(query, new_centers, new_weights, models)
+        objective = np.sum([models[n].objective for n in names], axis=0)
+        self._move(query, new_centers, new_weights, objective)
         self.weights = {name: weights[i] for i, name in enumerate(names)}
         leader = first_among_best(self.objectives[query.starts], self.tol)
         self.best_weights = {name: float(w[leader]) for name, w in self.weights.items()}
+
+    def advance_pooled(self, query: Query, pooled: PooledModel) -> None:
+        """Take the weighted mean of models that nobody saw alone into the next broadcast."""
+        self.rounds += 1
+        centers = [
+            new if held else old
+            for new, old, held in zip(pooled.centers, query.centers, pooled.held, strict=True)
+        ]
+        weights = np.where(pooled.held & self._held, pooled.view_weights, 0.0)
+        self._move(query, centers, on_simplex(weights, query.view_weights), pooled.objective)
 
     def _combine(self, values: Floats, weights: Floats, previous: Floats) -> Floats:
         if self.aggregation == "median":
@@ -207,9 +219,8 @@ class AveragingDriver:
         query: Query,
         centers: list[Floats],
         view_weights: Floats,
-        models: Mapping[str, SiteModel],
+        objective: Floats,
     ) -> None:
-        objective = np.sum([models[n].objective for n in sorted(models)], axis=0)
         for i, start in enumerate(query.starts):
             moved = np.sqrt(
                 sum(

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from configs.errors import FedMVCError, ProtocolError
 from configs.plan import RunPlan
+from privacy.mechanisms import GaussianNoise
 from strategies.admission import Admission, absence_of
 from strategies.exchange import Failure, collect, wait_for_nodes
 from strategies.messages import (
@@ -60,6 +61,8 @@ class FederatedStrategy(Strategy):
         The final model, where the method makes one.
     selection : FeatureSelection or None
         The features ranked by name, where the method ranks them.
+    noise : GaussianNoise or None
+        What the sites of a noisy run add to each of their sums.
     metrics : dict
         What the method measured of its result.
     absences : dict[str, Absence]
@@ -68,6 +71,7 @@ class FederatedStrategy(Strategy):
 
     model: ClusterModel | None = None
     selection: FeatureSelection | None = None
+    noise: GaussianNoise | None = None
 
     def __init__(
         self,

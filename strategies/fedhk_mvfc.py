@@ -11,15 +11,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from configs.errors import ConfigError, DataRefused
-from strategies.acceleration import STAGE_LIMIT, FixedPointDriver, Query
-from strategies.aggregation import collapse_warnings
 from strategies.agreed_views import AgreedViews, agree_on_views, schema_conflicts
-from strategies.averaging import AveragingDriver
-from strategies.base import FederatedStrategy, Protocol
+from strategies.base import Protocol
+from strategies.fedhk_protected import ProtectedSums
+from strategies.fedhk_protected_run import ProtectedFedHKRun
 from strategies.fedhk_replies import (
     check_finish,
     check_local,
@@ -31,7 +29,7 @@ from strategies.fedhk_replies import (
     statistics_limits,
     statistics_shapes,
 )
-from strategies.fedhk_setup import Setup, starting_centers
+from strategies.fedhk_setup import Setup, final_figures, starting_centers
 from strategies.messages import (
     LIMITS,
     ChangeCoder,
@@ -42,19 +40,18 @@ from strategies.messages import (
     LocalModelReply,
     PrepareReply,
     PrepareRequest,
-    RoundRequest,
     SeedReply,
     SeedRequest,
     StatisticsReply,
 )
 from strategies.preparation import Preparation
 from strategies.run_state import Exchange
-from strategies.statistics import Floats, pooled
+from strategies.statistics import pooled
 
 Replies = dict[str, Any]
 
 
-class FedHKStrategy(FederatedStrategy):
+class FedHKStrategy(ProtectedFedHKRun):
     """Server half of FedHK-MVFC.
 
     Attributes
@@ -65,7 +62,14 @@ class FedHKStrategy(FederatedStrategy):
 
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
         """Yield the exchanges of one run."""
-        setup = yield from self._set_up(hello)
+        self._check_local_clusters()
+        for site, error in schema_conflicts(hello).items():
+            self.refuse(site, error)
+        views = agree_on_views({site: hello[site] for site in self.sites})
+        if self.plan.protected:
+            yield from self._protected(ProtectedSums(self, hello, views), views)
+            return
+        setup = yield from self._set_up(views)
         self.start_rounds()
         if self.plan.fedhk.aggregation == "exact":
             yield from self._exact_rounds(setup)
@@ -73,18 +77,9 @@ class FedHKStrategy(FederatedStrategy):
             yield from self._averaging_rounds(setup)
         yield from self._finish(setup)
 
-    def model_arrays(self) -> ArrayRecord:
-        """Arrays of ``model.npz``, empty before there is a model."""
-        arrays = {} if self.model is None else self.model.arrays()
-        return ArrayRecord({name: Array(value) for name, value in arrays.items()})
-
     # -- before round 1 ----------------------------------------------------------------------
 
-    def _set_up(self, hello: dict[str, HelloReply]) -> Generator[Exchange, Replies, Setup]:
-        self._check_local_clusters()
-        for site, error in schema_conflicts(hello).items():
-            self.refuse(site, error)
-        views = agree_on_views({site: hello[site] for site in self.sites})
+    def _set_up(self, views: AgreedViews) -> Generator[Exchange, Replies, Setup]:
         replies = yield Exchange(
             "prepare",
             {s: PrepareRequest(*self.ids, views.names, np.array(views.dims)) for s in self.sites},
@@ -120,9 +115,7 @@ class FedHKStrategy(FederatedStrategy):
             [r.partly_missing for r in ordered],
             [r.moments for r in ordered],
         )
-        for h, j, why in preparation.silent_columns():
-            column = views.descriptions[h].columns[j]
-            self.warn(f"column '{column}' of view '{views.names[h]}' {why}")
+        self._warn_of_silent(preparation, views)
         return preparation
 
     def _seed(
@@ -177,46 +170,9 @@ class FedHKStrategy(FederatedStrategy):
 
     # -- rounds ------------------------------------------------------------------------------
 
-    def _start_weights(self, setup: Setup) -> Floats:
-        return np.tile(setup.preparation.equal_weights, (setup.centers[0].shape[0], 1))
-
-    def _request(
-        self,
-        number: int,
-        query: Query,
-        setup: Setup,
-        reference: int = -1,
-        rows: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-    ) -> RoundRequest:
-        return RoundRequest(
-            *self.ids,
-            number,
-            query.starts,
-            query.centers,
-            query.view_weights,
-            query.bandwidth_factor[:, None] * setup.bandwidth[None, :],
-            reference,
-            np.zeros((query.starts.shape[0], 0), dtype=np.int64) if rows is None else rows,
-        )
-
     def _exact_rounds(self, setup: Setup) -> Generator[Exchange, Replies, None]:
         preparation, options = setup.preparation, self.plan.fedhk
-        driver = FixedPointDriver(
-            setup.centers,
-            self._start_weights(setup),
-            view_exponent=preparation.settings.view_exponent,
-            holding_share=preparation.holding_share,
-            active=preparation.active,
-            tol=self.plan.tol,
-            max_evaluations=self.plan.max_rounds,
-            acceleration=options.acceleration,
-            stages=preparation.stages,
-        )
-        if driver.annealing_left_out:
-            self.warn(
-                f"annealing is left out: it takes at least {STAGE_LIMIT * len(preparation.stages)} "
-                f"rounds and max_rounds is {self.plan.max_rounds}; raise max_rounds"
-            )
+        driver = self._exact_driver(setup)
         limits = statistics_limits(preparation)
         coded = options.encoding in LIMITS
         decoders = {s: ChangeCoder(options.encoding) for s in self.sites} if coded else {}
@@ -251,13 +207,7 @@ class FedHKStrategy(FederatedStrategy):
                 driver.restart_histories(self._still_held(setup.views))
             sums = pooled([decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
             driver.advance(query, sums)
-            _, weights = driver.solution()
-            self.record_round(
-                number,
-                driver.objective if driver.objective is not None else float("nan"),
-                weights.tolist(),
-                {},
-            )
+            self._record_exact(number, driver)
         self._keep(setup, *driver.solution(), driver.converged)
 
     def _still_held(self, views: AgreedViews) -> NDArray[np.bool_]:
@@ -271,16 +221,7 @@ class FedHKStrategy(FederatedStrategy):
         return np.asarray(held)
 
     def _averaging_rounds(self, setup: Setup) -> Generator[Exchange, Replies, None]:
-        options = self.plan.fedhk
-        driver = AveragingDriver(
-            setup.centers,
-            self._start_weights(setup),
-            aggregation=options.aggregation,
-            temperature=options.nmi_temperature,
-            spread=setup.preparation.spread,
-            tol=self.plan.tol,
-            max_rounds=self.plan.max_rounds,
-        )
+        driver = self._averaging_driver(setup)
         present = self.sites
         for number in range(1, self.plan.max_rounds + 1):
             if driver.done:
@@ -321,17 +262,6 @@ class FedHKStrategy(FederatedStrategy):
 
     # -- after the rounds --------------------------------------------------------------------
 
-    def _keep(
-        self, setup: Setup, centers: tuple[Floats, ...], view_weights: Floats, converged: bool
-    ) -> None:
-        """Make the published model from the scaled solution."""
-        self.model = setup.model(centers, view_weights, self.plan.plan_id)
-        if not converged:
-            self.warn(
-                f"the run stopped at max_rounds = {self.plan.max_rounds} before the change of J "
-                f"came below tol = {self.plan.tol:g}: raise max_rounds"
-            )
-
     def _finish(self, setup: Setup) -> Generator[Exchange, Replies, None]:
         if self.model is None:
             return
@@ -351,20 +281,5 @@ class FedHKStrategy(FederatedStrategy):
                 site_rows=setup.site_rows,
             ),
         )
-        self._measure(setup, {s: replies[s] for s in sorted(replies)})
-
-    def _measure(self, setup: Setup, replies: dict[str, FinishReply]) -> None:
-        if self.model is None or not replies:
-            return
-        preparation = setup.preparation
-        self.metrics = setup.metrics(self.model, replies)
-        for sentence in collapse_warnings(
-            self.model.scaled_centers,
-            self.model.view_weights,
-            preparation.spread,
-            self.metrics["partition_coefficient"],
-            setup.views.names,
-            preparation.active.tolist(),
-            np.array(self.metrics["expected_cluster_sizes"]) / self.metrics["rows"],
-        ):
-            self.warn(sentence)
+        if replies:
+            self._judge(setup, final_figures([replies[s] for s in sorted(replies)]))

@@ -13,6 +13,7 @@ from strategies.agreed_views import AgreedViews
 from strategies.messages import ClusterModel, FinishReply, SeedReply
 from strategies.preparation import Preparation, pooled_seeds
 from strategies.statistics import Floats
+from strategies.unit_sums import FinalFigures
 
 
 @dataclass(frozen=True)
@@ -50,24 +51,32 @@ class Setup:
             plan_id=plan_id,
         )
 
-    def metrics(self, model: ClusterModel, replies: Mapping[str, FinishReply]) -> dict[str, Any]:
-        """Return what the sites' final sums say of the model (Eqs. 65-70)."""
-        settings, found = self.preparation.settings, replies.values()
-        n_rows = np.array([r.n_rows for r in found], dtype=np.float64)
-        dispersion = np.sum([r.dispersion for r in found], axis=0) / self.preparation.holding_share
-        coefficient = n_rows @ np.array([r.partition_coefficient for r in found]) / n_rows.sum()
-        sizes = np.sum([r.n_rows * r.mean_membership for r in found], axis=0)
+    def metrics(self, model: ClusterModel, figures: FinalFigures) -> dict[str, Any]:
+        """Return what sums over records say of the model (Eqs. 65-70)."""
+        settings = self.preparation.settings
+        dispersion = figures.dispersion / self.preparation.holding_share
         return {
             "objective": float((model.view_weights**settings.view_exponent * dispersion).sum()),
-            "partition_coefficient": float(coefficient),
-            "expected_cluster_sizes": sizes.tolist(),
-            "rows": int(n_rows.sum()),
+            "partition_coefficient": figures.coefficient / max(figures.n_rows, 1),
+            "expected_cluster_sizes": figures.sizes.tolist(),
+            "rows": figures.n_rows,
             "rows_by_site": self.site_rows,
             "statistics": {
                 name: {"mean": m.mean.tolist(), "variance": m.variance.tolist()}
                 for name, m in zip(self.views.names, self.preparation.moments, strict=True)
             },
         }
+
+
+def final_figures(replies: Sequence[FinishReply]) -> FinalFigures:
+    """Add up what the sites found of the final model."""
+    n_rows = np.array([r.n_rows for r in replies], dtype=np.float64)
+    return FinalFigures(
+        int(n_rows.sum()),
+        np.sum([r.n_rows * r.mean_membership for r in replies], axis=0),
+        np.sum([r.dispersion for r in replies], axis=0),
+        float(n_rows @ np.array([r.partition_coefficient for r in replies])),
+    )
 
 
 def starting_centers(

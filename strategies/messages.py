@@ -71,6 +71,15 @@ from strategies.tensor_messages import (
     SweepReply,
     SweepRequest,
 )
+from strategies.unit_models import pack_local_model
+from strategies.unit_sums import (
+    FinalFigures,
+    HeatKernelUnits,
+    SurveyedView,
+    declared_scaling,
+    pack_figures,
+    pack_survey,
+)
 
 __all__ = [
     "LIMITS",
@@ -84,10 +93,12 @@ __all__ = [
     "FeatureMoments",
     "FeatureScaling",
     "FeatureSelection",
+    "FinalFigures",
     "FinishReply",
     "FinishRequest",
     "FitReply",
     "FitRequest",
+    "HeatKernelUnits",
     "HelloReply",
     "HelloRequest",
     "KeysReply",
@@ -122,6 +133,7 @@ __all__ = [
     "SumRequest",
     "SurveyReply",
     "SurveyRequest",
+    "SurveyedView",
     "SweepReply",
     "SweepRequest",
     "UnmaskReply",
@@ -130,10 +142,14 @@ __all__ = [
     "ViewScaling",
     "as_array",
     "body_of",
+    "declared_scaling",
     "feature_scaling",
     "from_bytes",
     "n_selected",
+    "pack_figures",
     "pack_labels",
+    "pack_local_model",
+    "pack_survey",
     "pooled",
     "to_bytes",
     "unpack_labels",

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from privacy.secagg import RunTerms, SecureSumServer, request_digest
 
 from configs.errors import ConfigError, ProtocolError, QuorumLost
 from configs.secure_terms import SecureTerms
 from privacy.fixed_point import FixedPoint
+from privacy.secagg import RunTerms, SecureSumServer, request_digest
 from strategies.base import FederatedStrategy
 from strategies.messages import (
     CloseReply,
@@ -186,8 +186,9 @@ class SumCollector:
         strategy, number = self._strategy, self.exchanges
         replies = yield Exchange("sum", self._requests(bodies, strategy.sites), (SumReply,), round_)
         replies = strategy.checked(replies, lambda site, r: _check_vector(r, number, n_numbers))
-        vectors = [replies[site].vector for site in sorted(replies)]
-        total = np.sum(vectors, axis=0, dtype=np.uint64)
+        total = np.zeros(n_numbers, dtype=np.uint64)
+        for site in sorted(replies):
+            total += replies[site].vector
         return Total(self._codec.decode(total), tuple(sorted(replies)))
 
     def _masked_sum(

@@ -174,6 +174,16 @@ class HeatKernelUnits:
         ]
         return [*(each * d for d in self.dims), *masses, n_starts * len(self.dims)]
 
+    def place(self, h: int, values: Floats) -> Floats:
+        """Return the place of scaled values of view h between its bounds: -1/2 low, 1/2 high."""
+        middle, span, _ = self._view(h)
+        return np.asarray((values - middle) / span)
+
+    def value(self, h: int, place: Floats) -> Floats:
+        """Return the scaled values that places stand for."""
+        middle, span, _ = self._view(h)
+        return np.asarray(middle + span * place)
+
     def pack(self, sums: SufficientStatistics) -> Floats:
         """Pack sums: ``(N - middle W) / span`` and ``W``, over the largest coefficient, and ``Q``.
 

@@ -41,8 +41,8 @@ class Participant(Protocol):
         """Answer a request of any action but the last."""
         ...
 
-    def finish(self, request: Any) -> tuple[Message, Outcome]:
-        """Answer the last action's request; the outcome stays at the site."""
+    def finish(self, request: Any) -> tuple[Message, Outcome | None]:
+        """Answer the last action's request; the outcome, None without one, stays at the site."""
         ...
 
     def state(self) -> Arrays:

@@ -28,7 +28,6 @@ from fedmvc_client.solvers.feature_preparation import (
 )
 from fedmvc_client.solvers.feature_site import FeatureSite, SiteFit
 from fedmvc_client.sources import Records, Source
-from privacy.protection import protection_for
 from strategies.messages import (
     FeatureScaling,
     FitReply,
@@ -83,7 +82,6 @@ class FedMUFSHTParticipant:
         self.records = records
         self._source = source
         self._settings = plan.mufsht_settings()
-        self._protection = protection_for(plan)
         n_rows = len(records.ids)
         if n_rows < plan.n_clusters:
             raise DataRefused(
@@ -166,7 +164,7 @@ class FedMUFSHTParticipant:
             np.concatenate(first).astype(np.float64),
             np.array(weighted),
         )
-        return SurveyReply(self.run_id, self._protection.protect(1, sums))
+        return SurveyReply(self.run_id, sums)
 
     def _hold(self, names: Sequence[str], views: list[Floats]) -> None:
         """Make these the run's views; what was scaled before is void."""
@@ -203,7 +201,7 @@ class FedMUFSHTParticipant:
             np.concatenate([m.total for m in moments]),
             np.concatenate([m.squares for m in moments]),
         )
-        return ScalingReply(self.run_id, self._protection.protect(2, sums))
+        return ScalingReply(self.run_id, sums)
 
     def _weigh(self, frequencies: Floats, documents: Floats) -> None:
         """Make of the views what is scaled: text becomes unit rows."""
@@ -272,7 +270,7 @@ class FedMUFSHTParticipant:
             gamma * self._norms(fit.weights),
             np.array([fit.objective]),
         )
-        return ShareReply(self.run_id, number, self._protection.protect(2 + number, sums))
+        return ShareReply(self.run_id, number, sums)
 
     def _norms(self, weights: Floats) -> Floats:
         """Norm of each view's weights (V,)."""
@@ -311,8 +309,7 @@ class FedMUFSHTParticipant:
         solver = self._ready()
         solver.settle(request.weights)
         chosen = solver.refined(request.ranking, request.wanted)
-        sums = self._protection.protect(3 + self.plan.max_rounds, (chosen,))
-        return RefineReply(self.run_id, sums)
+        return RefineReply(self.run_id, (chosen,))
 
     def finish(self, request: SelectionRequest) -> tuple[SelectionReply, SelectionResult]:
         """Keep the selection and the site's own consensus clusters; nothing leaves.

@@ -26,7 +26,6 @@ from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships, spr
 from fedmvc_client.solvers.initialisation import local_seeds
 from fedmvc_client.solvers.views import PreparedViews
 from fedmvc_client.sources import Records, Source
-from privacy.protection import protection_for
 from strategies.messages import (
     LIMITS,
     ChangeCoder,
@@ -94,7 +93,6 @@ class FedHKParticipant:
         self._min_cell = min_cell
         self._last_round = 0
         self._names: tuple[str, ...] = ()
-        self._protection = protection_for(plan)
         encoding = plan.fedhk.encoding
         self._coder = ChangeCoder(encoding) if encoding in LIMITS else None
         self._views: list[Floats | None] = []
@@ -119,6 +117,11 @@ class FedHKParticipant:
             device.dtype,
             min_cell=source.policy.min_cell,
         )
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """Which of the run's views (s,) the site holds."""
+        return np.array([view is not None for view in self._views], dtype=bool)
 
     def answer(self, request: PrepareRequest | SeedRequest | RoundRequest) -> Message:
         """Answer a request of any action but finish."""
@@ -266,9 +269,7 @@ class FedHKParticipant:
             fuzzifier=settings.fuzzifier,
             view_exponent=settings.view_exponent,
         )
-        blocks = self._protection.protect(
-            request.round, [*sums.numerator, *sums.mass, sums.dispersion]
-        )
+        blocks = [*sums.numerator, *sums.mass, sums.dispersion]
         if self._coder is not None:
             if request.reference != self._coder.round:
                 self._coder.restart()
@@ -312,15 +313,12 @@ class FedHKParticipant:
             **options,
         )
         coefficient = (membership**2).sum(axis=1).mean()
-        mean_membership, dispersion, partition = self._protection.protect(
-            0, [membership.mean(axis=0), sums.dispersion[0], np.array([coefficient])]
-        )
         reply = FinishReply(
             self.run_id,
             self.n_rows,
-            dispersion,
-            mean_membership,
-            float(partition[0]),
+            sums.dispersion[0],
+            membership.mean(axis=0),
+            float(coefficient),
         )
         result = SiteResult(
             self.records.ids,

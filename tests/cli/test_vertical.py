@@ -187,7 +187,9 @@ def one_site(sites):
 
 
 def few_rows(sites):
-    change_config(sites / "riverside", policy={"approval": "auto", "min_cohort": 110})
+    change_config(
+        sites / "riverside", policy={"approval": "auto", "share_labels": True, "min_cohort": 110}
+    )
 
 
 def flat(value):

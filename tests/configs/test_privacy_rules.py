@@ -20,8 +20,10 @@ def plan(privacy, **changes):
 
 @pytest.mark.parametrize(
     ("n", "d", "t"),
-    [(3, 0, 3), (4, 1, 3), (5, 1, 4), (6, 1, 5), (7, 1, 6), (8, 2, 6), (13, 2, 11), (14, 3, 11)]
-    + [(21, 3, 18), (32, 5, 27)],
+    [
+        *((3, 0, 3), (4, 1, 3), (5, 1, 4), (6, 1, 5), (7, 1, 6)),
+        *((8, 2, 6), (13, 2, 11), (14, 3, 11), (21, 3, 18), (32, 5, 27)),
+    ],
 )
 def test_default_dropouts_and_threshold_against_one_colluder(n, d, t):
     assert default_dropouts(n, 1) == d

@@ -277,7 +277,9 @@ def with_config(folder, **changes):
 @pytest.mark.parametrize("on_missing", ["stop", "continue"])
 def test_fewer_shared_rows_than_min_cohort_are_4(data, tmp_path, on_missing):
     """The site has 120 records, enough, and shares 96 of them."""
-    with_config(data / "riverside", policy={"approval": "auto", "min_cohort": 97})
+    with_config(
+        data / "riverside", policy={"approval": "auto", "share_labels": True, "min_cohort": 97}
+    )
     plan = vertical_plan(3, quorum={"on_missing": on_missing}, **QUICK)
     result = simulate_folders(plan, data, out=tmp_path / "run")
     if on_missing == "stop":
@@ -539,5 +541,5 @@ def test_a_site_that_keeps_another_number_of_rows_is_dropped_at_the_end():
 
 def test_a_site_whose_policy_refuses_is_4():
     workers = vertical_workers(VIEWS)
-    workers["north"].source.policy = Policy(approval="required")
+    workers["north"].source.policy = Policy(approval="required", share_labels=True)
     refused(federate(vertical_plan(3, **QUICK), workers), 4, "'north'", "approval")

@@ -9,7 +9,6 @@ import pytest
 from configs.schema import DataSchema
 from configs.site import Policy
 from fedmvc_client.outcomes import SelectionResult
-from fedmvc_client.participants import fed_mufsht
 from fedmvc_client.results import read_results, write_results
 from fedmvc_client.worker import array_worker
 from strategies import messages as m
@@ -159,26 +158,6 @@ def test_the_survey_of_text_counts_documents():
     frequencies, documents = np.array([2.0, 0.0, 0.0]), np.array([3.0, 0.0])
     second = ask(m.ScalingRequest, np.zeros(3), frequencies, documents).sums
     assert [a.tolist() for a in second] == [[2, 0, 3], [2, 0, 3]]  # rows of length 1, or 0
-
-
-def test_every_sum_passes_the_protection_once_under_its_own_number(runs, monkeypatch):
-    numbers = []
-
-    class Counting:
-        def protect(self, exchange, sums):
-            numbers.append(exchange)
-            return tuple(1000.0 + a for a in sums)
-
-    recorded = {name: runs(name) for name in ("softmax", "keys")}
-    monkeypatch.setattr(fed_mufsht, "protection_for", lambda plan: Counting())
-    for name, expected in (("softmax", [1, 2, 3, 4, 5]), ("keys", [1, 2, 3, 4])):
-        numbers.clear()
-        run = recorded[name]
-        for request, honest in zip(run.requests, run.replies, strict=True):
-            reply = run.ask(request)
-            for a, b in zip(getattr(reply, "sums", ()), getattr(honest, "sums", ()), strict=True):
-                np.testing.assert_array_equal(a, 1000.0 + b)
-        assert numbers == expected
 
 
 def test_a_share_is_gamma_times_the_weights(runs):

@@ -1,0 +1,39 @@
+"""Which site half a plan asks for, and which of them a request is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from configs.plan import RunPlan
+from fedmvc_client.participants.base import Participant
+from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
+from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
+from fedmvc_client.participants.protected import MaskedParticipant, NoisyParticipant
+from fedmvc_client.participants.tensor_fmvc import TensorParticipant
+
+__all__ = ["kind_of", "meant_for"]
+
+#: The site half of each method where nothing hides its replies.
+_PLAIN: dict[str, type[Participant]] = {
+    "fedhk-mvfc": FedHKParticipant,
+    "tensor-fmvc": TensorParticipant,
+    "fed-mufsht": FedMUFSHTParticipant,
+}
+_KINDS: tuple[type[Participant], ...] = (*_PLAIN.values(), MaskedParticipant, NoisyParticipant)
+
+
+def kind_of(plan: RunPlan) -> type[Participant]:
+    """Return the site half that a plan asks for."""
+    if not plan.protected:
+        return _PLAIN[plan.method]
+    return MaskedParticipant if plan.privacy.secure_aggregation else NoisyParticipant
+
+
+def meant_for(request: type) -> Mapping[type[Participant], str]:
+    """Return the site halves that answer a kind of request, each with its action's name."""
+    return {
+        kind: action
+        for kind in _KINDS
+        for action, answered in kind.ACTIONS.items()
+        if answered is request
+    }

@@ -1,0 +1,161 @@
+"""What a site keeps beside its data: keys, register of plans, ledger, audit log, vaults."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from configs.errors import ConfigError
+from configs.site import Policy, SiteConfig
+from fedmvc_client.approvals import Register
+from privacy.audit import AuditLog
+from privacy.identity import read_identity
+from privacy.ledger import Ledger, ledger_key
+from privacy.roster import Roster
+from privacy.vault import Vault
+
+__all__ = ["PASSPHRASE", "FolderSafe", "MemorySafe", "Safe"]
+
+#: Environment variable that opens an identity key locked by a passphrase.
+PASSPHRASE = "FEDMVC_PASSPHRASE"
+
+
+class Safe:
+    """Where it lies is up to the subclass; a part is opened when it is first used.
+
+    Parameters
+    ----------
+    site : str
+    policy : Policy
+    folder : Path or None
+        The site's folder; None keeps everything in memory.
+    """
+
+    def __init__(self, site: str, policy: Policy, folder: Path | None) -> None:
+        self.site = site
+        self.policy = policy
+        self.folder = folder
+
+    @property
+    def state(self) -> Path | None:
+        """Folder ``state`` of the site; None in memory."""
+        return None if self.folder is None else self.folder / "state"
+
+    @cached_property
+    def audit(self) -> AuditLog:
+        """``state/audit.jsonl``."""
+        return AuditLog(None if self.state is None else self.state / "audit.jsonl")
+
+    @cached_property
+    def register(self) -> Register:
+        """Plans seen, decisions and runs."""
+        return Register(self.folder, self.site, self.audit)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """``state/ledger.db``: what every noisy release cost, and what is left."""
+        return Ledger(
+            None if self.state is None else self.state / "ledger.db",
+            os.urandom(32) if self.state is None else ledger_key(self.state),
+            cohort=self.policy.cohort,
+            epsilon_budget=self.policy.epsilon_budget,
+            delta_budget=self.policy.delta_budget,
+            site=self.site,
+            audit=self.audit,
+        )
+
+    def vault(self, run_id: str) -> Vault:
+        """Return the durable memory of a masked run."""
+        return Vault(None if self.state is None else self.state / "runs" / run_id / "secure")
+
+    def identity(self) -> Ed25519PrivateKey:
+        """Return the site's identity key.
+
+        Raises
+        ------
+        ConfigError
+            Where it has none that can be used.
+        """
+        raise NotImplementedError
+
+    def roster(self) -> Roster:
+        """Return the site's own copy of the roster.
+
+        Raises
+        ------
+        ConfigError
+            Where it has none that can be used.
+        """
+        raise NotImplementedError
+
+
+class FolderSafe(Safe):
+    """The files of a site's folder.
+
+    Parameters
+    ----------
+    folder : Path
+    config : SiteConfig
+    """
+
+    def __init__(self, folder: Path, config: SiteConfig) -> None:
+        super().__init__(config.name, config.policy, folder)
+        self._root, self._keys = folder, config.keys
+
+    def identity(self) -> Ed25519PrivateKey:
+        """Read ``keys.identity``, opened by the passphrase in the environment if there is one."""
+        passphrase = os.environ.get(PASSPHRASE)
+        return read_identity(
+            self._root / self._keys.identity, passphrase.encode() if passphrase else None
+        )
+
+    def roster(self) -> Roster:
+        """Read ``keys.roster``."""
+        return Roster.load(self._root / self._keys.roster)
+
+
+class MemorySafe(Safe):
+    """Keys and books of a site whose data are arrays; they end with the process.
+
+    Parameters
+    ----------
+    site : str
+    policy : Policy
+    identity : Ed25519PrivateKey, optional
+    roster : Roster, optional
+        Both are needed in a run with masked sums.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        policy: Policy,
+        identity: Ed25519PrivateKey | None = None,
+        roster: Roster | None = None,
+    ) -> None:
+        super().__init__(site, policy, None)
+        self._identity, self._roster = identity, roster
+
+    def identity(self) -> Ed25519PrivateKey:
+        """Return the key given."""
+        if self._identity is None:
+            raise ConfigError(f"site '{self.site}' was given no identity key: give it one")
+        return self._identity
+
+    def roster(self) -> Roster:
+        """Return the roster given."""
+        if self._roster is None:
+            raise ConfigError(f"site '{self.site}' was given no roster: give it one")
+        return self._roster
+
+    # a vault in memory must be the same one whenever its run is asked for
+    def vault(self, run_id: str) -> Vault:
+        """Return the run's vault, the same for a run."""
+        return self._vaults.setdefault(run_id, Vault(None))
+
+    @cached_property
+    def _vaults(self) -> dict[str, Vault]:
+        return {}
