@@ -90,6 +90,9 @@ class Ledger:
     def reserve(self, run_id: str, plan_id: str, cost: Cost) -> None:
         """Set a run's whole cost aside, before any data is read; the same again is free.
 
+        A run that has given back what it did not ask for may come again to end elsewhere too; it
+        can spend nothing any more.
+
         Parameters
         ----------
         run_id, plan_id : str
@@ -100,18 +103,19 @@ class Ledger:
         BudgetExceeded
             If what is left of the budget does not cover it.
         ProtocolError
-            If the run id is that of another plan or cost, or of a run that is over.
+            If the run id is that of another plan or cost, or of a run that died.
         """
         with self._reading() as connection:
             known = self._book.accounts.get(run_id)
             if known is not None:
-                self._refuse_ended(run_id, known)
-                if known.is_for(plan_id, self._budget.cohort, cost):
-                    return
-                raise ProtocolError(
-                    f"site '{self._site}' has reserved another cost for run {run_id[:8]}: start "
-                    "another run"
-                )
+                if not known.is_for(plan_id, self._budget.cohort, cost):
+                    raise ProtocolError(
+                        f"site '{self._site}' has reserved another cost for run {run_id[:8]}: "
+                        "start another run"
+                    )
+                if known.ended == "forfeit":
+                    self._refuse_ended(run_id, known)
+                return
             self._refuse_dear(run_id, cost)
             account = Account(plan_id, self._budget.cohort, cost)
             self._append(connection, "reserve", run_id, account, cost.releases)

@@ -200,6 +200,18 @@ def test_what_is_returned_can_be_spent_again_and_what_is_forfeited_cannot():
         assert (status.reserved, book.open_runs()) == (0.0, ())
 
 
+def test_a_run_that_has_ended_may_come_again_but_one_that_died_may_not():
+    book = ledger()
+    book.reserve("run", "plan", cost())
+    book.give_back("run")
+    before = book.status()
+    book.reserve("run", "plan", cost())
+    assert book.status() == before
+    book.reserve("dead", "plan", cost())
+    book.forfeit("dead")
+    assert "closed the account" in refused(ProtocolError, book.reserve, "dead", "plan", cost())
+
+
 def test_the_first_end_counts():
     for first, then in [(Ledger.forfeit, Ledger.give_back), (Ledger.give_back, Ledger.forfeit)]:
         book = ledger()
@@ -271,7 +283,6 @@ def test_order_is_kept():
     assert "no paid and unanswered" in refused(ProtocolError, book.answered, "run", 1, b"")
     book.give_back("run")
     for call, arguments in [
-        (book.reserve, ("run", "plan", cost())),
         (book.spend, ("run", 1, request(1))),
         (book.answered, ("run", 1, b"")),
     ]:
