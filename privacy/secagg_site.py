@@ -160,7 +160,7 @@ class SecureSumSite:
             )
         if len(digest) != _DIGEST_BYTES:
             raise self._refused("digest", f"a request's hash has {len(digest)} bytes, not 32")
-        self._check_named(exchange - 1, previous, exactly=False)
+        self._check_named(exchange - 1, previous)
         return None
 
     def upload(self, exchange: int, digest: bytes, previous: Sequence[str], values: Ring) -> Ring:
@@ -280,29 +280,27 @@ class SecureSumSite:
         Raises
         ------
         ProtocolError
-            If this site answered for that exchange or a later one with another set.
+            If this site answered another set for that exchange or a later one.
         """
         with self._vault.transaction():
             if not self.over:
-                self._check_named(exchange, survivors, exactly=True)
+                self._check_named(exchange, survivors)
         end_run(self._vault)
 
     def abort(self) -> None:
         """End the run at this site, now, and destroy all secrets."""
         end_run(self._vault)
 
-    def _check_named(self, exchange: int, named: Sequence[str], *, exactly: bool) -> None:
-        """Refuse survivors other than those that this site answered.
+    def _check_named(self, exchange: int, named: Sequence[str]) -> None:
+        """Refuse survivors, named last in this exchange or before, that this site knows better.
 
-        They are of the given exchange or, unless ``exactly``, of an earlier one. Where the last
-        answer of this site is of an earlier one, it was down when they were named, and takes any
-        set that could have been.
+        Where the last answer of this site is of an earlier exchange, it was down when they were
+        named, and takes any set that could have been.
         """
         last = self._vault.last("answer")
         answered = [name.decode() for name in unpack(self._vault.get("answer", last) or b"")]
         newer = exchange > last and is_survivor_set(self.run, named)
-        same = list(named) == answered and (exchange == last or not exactly)
-        if not (newer or same):
+        if not (newer or list(named) == answered):
             raise self._refused(
                 "previous survivors",
                 f"the {len(named)} survivors that the server names are not those that this site "

@@ -20,7 +20,7 @@ from privacy.secagg_shares import Envelope
 from privacy.secagg_terms import VERSION, is_survivor_set, request_digest
 from privacy.secret_sharing import recombine
 from privacy.vault import Vault
-from tests.privacy.secure_sums import Federation, names_of
+from tests.privacy.secure_sums import Federation, clear_sum, names_of, random_vectors
 
 FIRST, SECOND, THIRD, LAST = names_of(4)
 
@@ -200,6 +200,16 @@ def test_keys_of_another_run_plan_roster_or_terms_are_refused(federation, what, 
         federation.sites[FIRST].shares((key_list[0], elsewhere, *key_list[2:]))
     with pytest.raises(ProtocolError, match=rf"another {what}:"):
         federation.server.take_keys(SECOND, elsewhere)
+
+
+def test_a_refused_key_list_leaves_nothing_behind(federation):
+    key_list = federation.publish()
+    unusable = signed_anew(federation, LAST, envelope_key=bytes(32))
+    with pytest.raises(ProtocolError, match="not a usable X25519 key"):
+        federation.sites[FIRST].shares((*key_list[:3], unusable))
+    vectors = random_vectors(federation.names, 3)
+    opened = federation.set_up().exchange(1, vectors)
+    assert opened.tolist() == clear_sum(vectors, federation.names).tolist()
 
 
 def test_malformed_or_foreign_key_messages_are_refused(federation):
