@@ -3,8 +3,8 @@
 A central run (one numpy pass over all records a round, the noise of the product once on its sums):
 what sites with distributed noise get too, since their noise adds up to the same. Data-free start,
 centres with little weight stay, centres are cut to the bounds, dispersions are floored. The bounds
-are the set's own extremes, taken as if they had been declared. With 2,000 records epsilon below 2 is
-poor, with 400 all of it is: what is sent there is mostly noise.
+are the set's own extremes, taken as if they had been declared. With 2,000 records an epsilon below
+2 is poor, with 400 all of it is: what is sent there is mostly noise.
 
 Run with ``python -m benchmarks.privacy_utility [SEEDS_ONE SEEDS_MINMAX]``; exits 1 where a mean is
 below its line.
