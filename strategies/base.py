@@ -10,7 +10,8 @@ from __future__ import annotations
 import abc
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -248,8 +249,12 @@ class FederatedStrategy(Strategy):
         objective: float,
         view_weights: list[float],
         site_weights: dict[str, float],
+        sites: Sequence[str] | None = None,
     ) -> None:
-        """Close a round: its bytes and seconds are those since the last one."""
+        """Close a round: its bytes and seconds are those since the last one.
+
+        ``sites`` are those in the round's sum; by default all that are in the run.
+        """
         tally, self._tally = self._tally, Tally()
         self.state.history.append(
             RoundRecord(
@@ -260,7 +265,7 @@ class FederatedStrategy(Strategy):
                 tally.bytes_up,
                 tally.bytes_down,
                 tally.seconds,
-                self.sites,
+                self.sites if sites is None else list(sites),
             )
         )
         if self._observer is not None:
@@ -343,11 +348,18 @@ class FederatedStrategy(Strategy):
 
     def _admit(self, grid: Grid) -> dict[str, HelloReply]:
         """Ask every connected node who it is and whether it takes part."""
-        quorum = self.plan.quorum
-        registered = wait_for_nodes(grid, quorum.min_sites, quorum.timeout_s)
+        quorum, terms = self.plan.quorum, self.plan.secure_terms()
+        wait = partial(
+            wait_for_nodes,
+            grid,
+            quorum.min_sites,
+            quorum.timeout_s,
+            wanted=() if terms is None else terms.participants,
+        )
+        registered = wait()
         if self._settle_s > 0:
             time.sleep(self._settle_s)
-            registered = wait_for_nodes(grid, quorum.min_sites, quorum.timeout_s)
+            registered = wait()
         request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
         messages = [self._message(request, node, "hello", "hello") for node in registered]
         replies, failures = collect(grid, messages, quorum.timeout_s)

@@ -8,7 +8,7 @@ site's exception text into it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Error, Message
@@ -100,7 +100,12 @@ def collect(
 
 
 def wait_for_nodes(
-    grid: Grid, minimum: int, timeout_s: float, poll_s: float = _NODE_POLL
+    grid: Grid,
+    minimum: int,
+    timeout_s: float,
+    poll_s: float = _NODE_POLL,
+    *,
+    wanted: Collection[str] = (),
 ) -> dict[int, str]:
     """Wait until enough nodes are connected.
 
@@ -114,6 +119,8 @@ def wait_for_nodes(
         Seconds to wait.
     poll_s : float
         Pause between two looks.
+    wanted : collection of str
+        Where given, nodes registered under other names neither count nor are returned.
 
     Returns
     -------
@@ -129,7 +136,9 @@ def wait_for_nodes(
     deadline = time.monotonic() + timeout_s
     while True:
         names = {
-            node.node_id: node.name for node in grid.get_nodes() if node.status in ("", "online")
+            node.node_id: node.name
+            for node in grid.get_nodes()
+            if node.status in ("", "online") and (not wanted or node.name in ("", *wanted))
         }
         if len(names) >= minimum:
             return dict(sorted(names.items(), key=lambda item: (item[1], item[0])))

@@ -61,7 +61,7 @@ class ProtectedFedHKRun(FedHKRun):
                 driver.restart_histories(np.ones(len(setup.views.dims), dtype=bool))
             present = sums.contributors
             driver.advance(query, found)
-            self._record_exact(number, driver)
+            self._record_exact(number, driver, sums.contributors)
         # with noise the last release is worth more than a J that was measured
         solution = driver.solution() if self.noise is None else driver.following()
         self._keep(setup, *solution, driver.converged or self.noise is not None)
@@ -78,7 +78,7 @@ class ProtectedFedHKRun(FedHKRun):
             pooled_model = yield from sums.models(request, number, query.starts.size)
             driver.advance_pooled(query, pooled_model)
             weights = driver.view_weights[driver.best].tolist()
-            self.record_round(number, driver.objective, weights, {})
+            self.record_round(number, driver.objective, weights, {}, sums.contributors)
         self._keep(setup, *driver.solution(), driver.converged)
 
     def _protected_finish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,11 @@ class FedHKRun(FederatedStrategy):
             max_rounds=self.plan.max_rounds,
         )
 
-    def _record_exact(self, number: int, driver: FixedPointDriver) -> None:
+    def _record_exact(
+        self, number: int, driver: FixedPointDriver, sites: Sequence[str] | None = None
+    ) -> None:
         objective = float("nan") if driver.objective is None else driver.objective
-        self.record_round(number, objective, driver.solution()[1].tolist(), {})
+        self.record_round(number, objective, driver.solution()[1].tolist(), {}, sites)
 
     def _keep(
         self, setup: Setup, centers: tuple[Floats, ...], view_weights: Floats, converged: bool
