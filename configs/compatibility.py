@@ -124,6 +124,10 @@ def option_refusals(plan: RunPlan) -> list[tuple[bool, str]]:
                 'use privacy.mechanism = "none"',
             )
         )
+    if plan.method == "tensor-fmvc" and plan.privacy.mechanism == "randomised-response":
+        rules += _random_labels(plan)
+    else:
+        rules.append((plan.max_rounds == 0, "max_rounds is 0; allowed: a whole number, 1 or more"))
     rules.append(
         (
             plan.privacy.clip is not None
@@ -214,6 +218,18 @@ def _noisy_selection(plan: RunPlan) -> list[tuple[bool, str]]:
             settings.text,
             "mufsht.text pools how many records hold each word, a release that nobody has paid "
             "for: leave text out with noise",
+        ),
+    ]
+
+
+def _random_labels(plan: RunPlan) -> list[tuple[bool, str]]:
+    """TensorFMVC with label privacy: every list of labels that leaves costs a share of epsilon."""
+    return [
+        (
+            plan.profile == "paper",
+            "profile 'paper' begins with labels at random and sends those of each view beside "
+            "them, so epsilon would pay for noise: use 'plus' with "
+            "privacy.mechanism = 'randomised-response'",
         ),
     ]
 

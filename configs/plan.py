@@ -57,7 +57,7 @@ class RunPlan(Table):
     method: Method
     profile: str | None = Field(None, description="the name of a profile (or leave it out)")
     n_clusters: int = Field(ge=1, description="a whole number, 1 or more")
-    max_rounds: int = Field(ge=1, description="a whole number, 1 or more")
+    max_rounds: int = Field(ge=0, description="a whole number, 1 or more")
     tol: float = Field(1e-6, ge=0.0, description="a number, 0 or more")
     seed: int = Field(0, ge=0, lt=2**63, description="a whole number, 0 or more")
     features: str = Field("", description="'' or 'RUN_ID@RATIO'")
@@ -80,7 +80,7 @@ class RunPlan(Table):
                     f"table [{table}] belongs to method '{other}' but method is '{method}': leave "
                     f"it out or use [{_TABLES[method]}]"
                 )
-        return with_defaults({**_DEFAULTS[method], **fields})
+        return {**_DEFAULTS[method], **with_defaults(fields)}
 
     @field_validator("features")
     @classmethod

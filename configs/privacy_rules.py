@@ -18,6 +18,13 @@ __all__ = ["check_privacy", "secure_terms", "with_defaults"]
 _DELTA = 1e-5
 #: Spare exchanges at least: an exchange that fails or that a resumed run repeats uses up one.
 _LEAST_SPARES = 5
+#: What each mechanism needs to be told.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "gaussian": ("epsilon", "delta", "noise", "clip"),
+    "randomised-response": ("epsilon",),
+    "paper": ("epsilon", "delta"),
+}
 #: Keys that only a masked run has.
 _MASKED = ("participants", "tolerated_dropouts", "threshold", "spare_exchanges")
 
@@ -37,9 +44,8 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
         return dict(fields)
     masked = privacy.get("secure_aggregation") is True
     mechanism = privacy.get("mechanism", "none")
-    noisy = mechanism != "none"
     filled: dict[str, Any] = {}
-    if noisy and mechanism != "randomised-response":
+    if mechanism in ("gaussian", "paper"):
         filled["delta"] = _DELTA
     if mechanism == "gaussian":
         filled["noise"] = "distributed" if masked else "local"
@@ -54,13 +60,21 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     plan = {**fields, "privacy": {**filled, **privacy}}
     if masked and isinstance(names, list | tuple):
         plan["quorum"] = _filled(fields.get("quorum"), {"min_sites": max(len(names), 1)})
-    if fields.get("method") == "fedhk-mvfc" and (masked or mechanism == "gaussian"):
-        options: dict[str, Any] = {"init": "spread"}
+    method = fields.get("method")
+    if method == "fedhk-mvfc":
+        options: dict[str, Any] = {}
+        if masked or mechanism == "gaussian":
+            options["init"] = "spread"
+        if mechanism in ("gaussian", "paper"):
+            options["n_init"] = 1  # every start is a release of its own
         if mechanism == "gaussian":
-            options |= {"n_init": 1, "acceleration": "none"}
-        plan["fedhk"] = _filled(fields.get("fedhk"), options)
-    if fields.get("method") == "fed-mufsht" and mechanism == "gaussian":
+            options["acceleration"] = "none"
+        if options:
+            plan["fedhk"] = _filled(fields.get("fedhk"), options)
+    if method == "fed-mufsht" and mechanism == "gaussian":
         plan["mufsht"] = _filled(fields.get("mufsht"), {"weighting": "uniform"})
+    if method == "tensor-fmvc" and mechanism == "randomised-response":
+        plan = {"max_rounds": 0, **plan}  # the first labels have all of epsilon
     return plan
 
 
@@ -80,17 +94,18 @@ def check_privacy(plan: RunPlan) -> None:
         One sentence with the way out.
     """
     privacy = plan.privacy
-    if privacy.mechanism == "none":
-        for key in ("epsilon", "delta", "noise", "clip"):
-            if getattr(privacy, key) is not None:
-                raise ConfigError(
-                    f"privacy.{key} is set but privacy.mechanism is 'none': name a mechanism, for "
-                    f"instance 'gaussian', or leave {key} out"
-                )
-    elif privacy.epsilon is None:
+    mechanism = privacy.mechanism
+    for key in _KEYS["gaussian"]:
+        if key not in _KEYS[mechanism] and getattr(privacy, key) is not None:
+            raise ConfigError(
+                f"privacy.{key} is set but privacy.mechanism is '{mechanism}', which has no {key}: "
+                "leave it out or name another mechanism, for instance 'gaussian'"
+            )
+    if mechanism != "none" and privacy.epsilon is None:
+        unit = "label" if mechanism == "randomised-response" else "patient"
         raise ConfigError(
-            f"privacy.mechanism is '{privacy.mechanism}' but privacy.epsilon is missing: say how "
-            "much the whole run may tell about one patient, for instance 1.0"
+            f"privacy.mechanism is '{mechanism}' but privacy.epsilon is missing: say how much the "
+            f"whole run may tell about one {unit}, for instance 1.0"
         )
     if privacy.secure_aggregation:
         _check_masked(plan)

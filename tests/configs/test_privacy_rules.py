@@ -65,6 +65,61 @@ def test_noise_fills_in_what_it_needs():
     assert masked.secure_terms().exchanges == 10 + 5
 
 
+def labels_at_random(**fields):
+    privacy = {"mechanism": "randomised-response", "epsilon": 1.0}
+    return RunPlan.parse(
+        {"method": "tensor-fmvc", "n_clusters": 3, **fields, "privacy": privacy}, source="plan.toml"
+    )
+
+
+def test_label_privacy_sends_one_list_of_labels_unless_the_plan_says_otherwise():
+    private = labels_at_random()
+    assert private.max_rounds == 0
+    assert (private.privacy.delta, private.privacy.noise) == (None, None)
+    assert not private.protected
+    assert labels_at_random(max_rounds=3).max_rounds == 3
+    assert RunPlan.parse(private.fields()).plan_id == private.plan_id
+
+
+def test_the_papers_noise_has_one_start_and_a_delta():
+    paper = plan({"mechanism": "paper", "epsilon": 1.0}, fedhk={"aggregation": "weighted"})
+    assert (paper.fedhk.n_init, paper.privacy.delta, paper.privacy.noise) == (1, 1e-5, None)
+    assert paper.fedhk.init == "kmeans"
+
+
+@pytest.mark.parametrize("method", ["fedhk-mvfc", "tensor-fmvc", "fed-mufsht"])
+def test_no_other_run_is_without_rounds(method):
+    with pytest.raises(ConfigError, match="max_rounds is 0; allowed: a whole number, 1 or more"):
+        RunPlan.parse({"method": method, "n_clusters": 3, "max_rounds": 0})
+
+
+def test_labels_at_random_to_begin_with_are_no_labels_to_protect():
+    with pytest.raises(ConfigError, match="epsilon would pay for noise: use 'plus'"):
+        labels_at_random(profile="paper")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "key", "value"),
+    [
+        ("randomised-response", "delta", 1e-5),
+        ("randomised-response", "noise", "local"),
+        ("paper", "noise", "local"),
+        ("paper", "clip", 1.0),
+        ("none", "delta", 1e-5),
+    ],
+)
+def test_a_key_of_another_mechanism_is_refused(mechanism, key, value):
+    privacy = {"mechanism": mechanism, key: value}
+    if mechanism != "none":
+        privacy["epsilon"] = 1.0
+    method = "tensor-fmvc" if mechanism == "randomised-response" else "fedhk-mvfc"
+    fields = {"method": method, "n_clusters": 3, "privacy": privacy}
+    if mechanism == "paper":
+        fields["fedhk"] = {"aggregation": "fedavg"}
+    with pytest.raises(ConfigError, match=f"which has no {key}: leave it out"):
+        RunPlan.parse(fields)
+
+
 def test_a_plain_plan_has_no_secure_terms():
     assert plan({}).secure_terms() is None
     assert not plan({}).protected
