@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -39,8 +40,10 @@ def membership_table(result: Outcome) -> pa.Table:
     return pa.table(columns)
 
 
-def write_results(folder: Path, result: Outcome) -> None:
-    """Write ``membership.parquet``, and the models or the selection where there are any.
+def write_results(
+    folder: Path, result: Outcome, certificate: Mapping[str, object] | None = None
+) -> None:
+    """Write ``membership.parquet``, and the models, selection and certificate where there are any.
 
     Everything is written beside the target first and moved there whole, so an interrupted write
     leaves the earlier results, or none.
@@ -59,6 +62,9 @@ def write_results(folder: Path, result: Outcome) -> None:
         if isinstance(result, SelectionResult):
             for file, body in result.selection.files().items():
                 (draft / file).write_bytes(body)
+        if certificate is not None:
+            text = json.dumps(certificate, indent=2) + "\n"
+            (draft / "certificate.json").write_text(text, encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         draft.rename(folder)

@@ -104,8 +104,8 @@ class Source(Protocol):
         """Return the tokens by which a vertical run finds the records that all sites hold."""
         ...
 
-    def save(self, run_id: str, result: Outcome) -> None:
-        """Keep a run's results at the site."""
+    def save(self, run_id: str, result: Outcome, certificate: Mapping[str, Any]) -> None:
+        """Keep a run's results, and what the run guarantees, at the site."""
         ...
 
     def finished(self, run_id: str) -> bool:
@@ -225,11 +225,11 @@ class FolderSource:
         )
         return Link(tokens, order, self.schema.id_rule)
 
-    def save(self, run_id: str, result: Outcome) -> None:
+    def save(self, run_id: str, result: Outcome, certificate: Mapping[str, Any]) -> None:
         """Write ``results/RUN_ID``."""
         from fedmvc_client.results import write_results
 
-        write_results(self.folder / "results" / run_id, result)
+        write_results(self.folder / "results" / run_id, result, certificate)
 
     def finished(self, run_id: str) -> bool:
         """Say whether ``results/RUN_ID`` is there."""
@@ -350,14 +350,14 @@ class ArraySource:
         tokens[:, -8:] = np.arange(n, dtype=">u8").view(np.uint8).reshape(n, 8)
         return Link(tokens, np.arange(n), ROW_NUMBER)
 
-    def save(self, run_id: str, result: Outcome) -> None:
+    def save(self, run_id: str, result: Outcome, certificate: Mapping[str, Any]) -> None:
         """Keep the results in memory, or in the folder given."""
         if self._folder is None:
             self._results[run_id] = result
             return
         from fedmvc_client.results import write_results
 
-        write_results(self._folder / self.name / run_id, result)
+        write_results(self._folder / self.name / run_id, result, certificate)
 
     def finished(self, run_id: str) -> bool:
         """Say whether `save` kept results of the run."""

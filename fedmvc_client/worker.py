@@ -30,6 +30,7 @@ from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.fedhk_sums import declared_bounds
 from fedmvc_client.participants.kinds import kind_of, meant_for
 from fedmvc_client.policy import enforce_cohort, enforce_plan
+from fedmvc_client.site_certificate import site_certificate
 from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
 from privacy.protection import cost_of
 from privacy.roster import Roster
@@ -137,9 +138,12 @@ class SiteWorker:
         if action == names[-1]:
             self._refuse_finished(run_id)
             reply, outcome = participant.finish(message)
+            safe = self.source.safe
             if outcome is not None:
-                self.source.save(run_id, outcome)
-            self.source.safe.register.finished(run_id)
+                noise, plan = participant.noise, self._plans[run_id]
+                certificate = site_certificate(safe, run_id, plan, noise)
+                self.source.save(run_id, outcome, certificate)
+            safe.register.finished(run_id)
             self.forget(run_id)
             return reply
         reply = participant.answer(message)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from configs.plan import RunPlan
 from fedmvc_client.outcomes import Outcome
 from fedmvc_client.sources import Records, Source
+from privacy.mechanisms import GaussianNoise
 from strategies.messages import Message
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -31,6 +32,11 @@ class Participant(Protocol):
 
     ACTIONS: ClassVar[Mapping[str, type]]
     REPLAYED: ClassVar[tuple[str, ...]]
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """What the site adds to each of its sums; None without noise."""
+        ...
 
     @classmethod
     def begin(cls, plan: RunPlan, run_id: str, source: Source, records: Records) -> Participant:

@@ -74,6 +74,7 @@ class FedMUFSHTParticipant:
         "finish": SelectionRequest,
     }
     REPLAYED: ClassVar[tuple[str, ...]] = ()
+    noise: ClassVar[None] = None
 
     def __init__(self, plan: RunPlan, run_id: str, source: Source, records: Records) -> None:
         self.plan = plan

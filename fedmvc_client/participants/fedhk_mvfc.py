@@ -72,6 +72,7 @@ class FedHKParticipant:
         "finish": FinishRequest,
     }
     REPLAYED: ClassVar[tuple[str, ...]] = ("prepare", "seed")
+    noise: ClassVar[None] = None
 
     def __init__(
         self,

@@ -122,6 +122,11 @@ class ProtectedParticipant:
         """Take part in a run with the records that were read."""
         return cls(plan, run_id, source, records)
 
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """What the site adds to each of its sums; None without noise."""
+        return self._method.noise
+
     def answer(self, request: Any) -> Message:
         """Answer a request of any action but close."""
         raise NotImplementedError

@@ -62,6 +62,7 @@ class TensorParticipant:
         "finish": OutcomeRequest,
     }
     REPLAYED: ClassVar[tuple[str, ...]] = ()
+    noise: ClassVar[None] = None
 
     def __init__(self, plan: RunPlan, run_id: str, source: Source, records: Records) -> None:
         self.plan = plan
