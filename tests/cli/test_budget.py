@@ -8,7 +8,6 @@ from configs.site import SiteConfig
 from fedmvc_client.cli import app as client
 from fedmvc_client.safe import FolderSafe
 from privacy.accountant import epsilon_of_rho
-from privacy.identity import make_identity
 from privacy.ledger import Cost
 from tests.cli.commands import call, edit_text, files_in
 
@@ -183,8 +182,7 @@ def test_a_budget_without_delta_is_still_json(site):
 # -- cohorts of their own --------------------------------------------------------------------
 
 
-def test_two_cohorts_are_separate_once_that_is_signed(site, monkeypatch):
-    make_identity(site / "state" / "identity.pem")
+def test_two_cohorts_are_separate_once_that_is_signed(site):
     edit_text(site / "site.toml", 'cohort = ""', 'cohort = "heart"')
 
     ended = budget("separate", "heart", "children", "--yes", "--site", site)
@@ -198,7 +196,6 @@ def test_two_cohorts_are_separate_once_that_is_signed(site, monkeypatch):
 
 
 def test_without_a_yes_nothing_is_signed(site, monkeypatch):
-    make_identity(site / "state" / "identity.pem")
     monkeypatch.setattr("typer.confirm", lambda question, **options: False)
     ended = budget("separate", "heart", "children", "--site", site)
     assert ended.code == 2
@@ -207,7 +204,6 @@ def test_without_a_yes_nothing_is_signed(site, monkeypatch):
 
 
 def test_a_forged_statement_is_not_added_to(site):
-    make_identity(site / "state" / "identity.pem")
     assert budget("separate", "heart", "children", "--yes", "--site", site).code == 0
     edit_text(site / "cohorts.json", '"children"', '"adults"')
     ended = budget("separate", "heart", "eyes", "--yes", "--site", site)

@@ -43,7 +43,7 @@ def test_the_name_in_site_toml_counts(sites):
     assert call(client, "keygen", "--linkage", "--site", site).code == 0
 
     assert (site / "keys" / "shared.key").is_file()
-    assert not (site / "state").exists()
+    assert not (site / "state" / "linkage.key").exists()
 
 
 def test_a_file_can_be_named_without_a_site(tmp_path):
@@ -73,6 +73,7 @@ def test_an_existing_key_is_left_alone(tmp_path, as_json):
 
 def test_makes_the_sites_identity_key_and_prints_its_public_half(sites):
     site = sites / "st-anna"
+    (site / "state" / "identity.pem").unlink()
 
     ended = call(client, "keygen", "--site", site)
 

@@ -15,8 +15,9 @@ def roster(*arguments):
 
 @pytest.fixture
 def keyed(sites):
-    """Give both sites an identity key."""
+    """Give both sites a new identity key."""
     for name in ("st-anna", "charite-nord"):
+        (sites / name / "state" / "identity.pem").unlink()
         assert call(client, "keygen", "--site", sites / name).code == 0
     return sites
 
