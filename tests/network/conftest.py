@@ -1,5 +1,6 @@
 import pytest
 
+from fedmvc_server import deployment
 from tests.network.federation import Federation, echo_worker_command
 
 
@@ -15,6 +16,12 @@ def federation(tmp_path_factory):
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture
+def rarely_asked(monkeypatch):
+    """Ask Flower rarely where a run stands: it costs a process, and a result ends the wait too."""
+    monkeypatch.setattr(deployment, "_STATUS_PERIOD", 30.0)
 
 
 @pytest.fixture

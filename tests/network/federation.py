@@ -126,13 +126,13 @@ class Federation:
         _wait(lambda: _serves(path), 60, f"worker of {name}")
 
     def start_node(self, name):
-        """Start a site's SuperNode."""
+        """Start a site's SuperNode (`tests.network.supernode`)."""
         home = self.folder / f"node-{name}"
         home.mkdir(exist_ok=True)
         self._spawn(
             f"node-{name}",
             [
-                str(BIN / "flower-supernode"),
+                *(sys.executable, "-m", "tests.network.supernode"),
                 *("--superlink", self.address),
                 *("--root-certificates", str(self.ca)),
                 *("--auth-supernode-private-key", str(self.folder / "keys" / f"{name}.key")),
@@ -200,7 +200,7 @@ class Federation:
             **self.cli.environment(),
             "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", "")]),
             "PYTHONPATH": str(ROOT),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",
             "OMP_NUM_THREADS": "1",
             **environment,
         }

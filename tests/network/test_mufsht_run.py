@@ -13,7 +13,11 @@ from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize_features import synthesize_features
 from tests.network.federation import NAMES, site_worker_command
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("rarely_asked"),
+]
 
 PLAN = """
 method = "fed-mufsht"

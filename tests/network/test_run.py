@@ -11,7 +11,11 @@ from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import NAMES, site_worker_command
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("rarely_asked"),
+]
 
 
 PLAN = """
