@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from configs.errors import ConfigError, FedMVCError, PolicyRefused, ProtocolError
+from configs.errors import ConfigError
 from configs.plan import RunPlan
 from configs.site import Policy
 from configs.values import check_whole
@@ -245,28 +245,24 @@ class Register:
             If the run id is that of another plan's run, or of one that is over.
         """
         now = now or datetime.now(UTC)
-        try:
-            with self._database.transaction() as connection:
-                decision = self._rules.allowing(connection, run_id, plan, policy, now)
-                if decision is None:
-                    return
-                connection.execute(
-                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                    (
-                        run_id,
-                        plan.plan_id,
-                        utc_text(now),
-                        decision,
-                        policy.cohort,
-                        participants_of(plan),
-                        has_exact_sums(plan),
-                    ),
-                )
-                allowed = "auto" if decision == AUTO else "approved"
-                self._audit.write("run begun", run_id=run_id, plan_id=plan.plan_id, allowed=allowed)
-        except (PolicyRefused, ProtocolError) as error:
-            self._note_refusal(run_id, plan, error)
-            raise
+        with self._database.transaction() as connection:
+            decision = self._rules.allowing(connection, run_id, plan, policy, now)
+            if decision is None:
+                return
+            connection.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                (
+                    run_id,
+                    plan.plan_id,
+                    utc_text(now),
+                    decision,
+                    policy.cohort,
+                    participants_of(plan),
+                    has_exact_sums(plan),
+                ),
+            )
+            allowed = "auto" if decision == AUTO else "approved"
+            self._audit.write("run begun", run_id=run_id, plan_id=plan.plan_id, allowed=allowed)
 
     def would_begin(
         self,
@@ -341,15 +337,6 @@ class Register:
                 )
             else:
                 self._audit.write("plan rejected", plan_id=plan_id)
-
-    def _note_refusal(self, run_id: str, plan: RunPlan, error: FedMVCError) -> None:
-        self._audit.write(
-            "run refused",
-            run_id=run_id,
-            plan_id=plan.plan_id,
-            code=error.code,
-            sentence=error.public_message,
-        )
 
 
 def _entry(

@@ -137,7 +137,7 @@ def test_an_approval_allows_one_run_of_thirty_days(register):
         f"runs of plan {SHORT} have begun: run fedmvc-client plans approve {SHORT} at the site, or "
         "set policy.approval = 'auto' in its site.toml"
     )
-    assert events(register) == ["plan seen", "plan approved", "run begun", "run refused"]
+    assert events(register) == ["plan seen", "plan approved", "run begun"]
 
 
 def test_without_an_approval_nothing_runs(register):
