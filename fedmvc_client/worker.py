@@ -336,15 +336,19 @@ class SiteWorker:
             shutil.rmtree(folder)
 
 
-def folder_worker(folder: Path) -> SiteWorker:
-    """Return the worker of a site's folder.
+def folder_worker(folder: Path, require_approval: bool = False) -> SiteWorker:
+    """Return the worker of a site's folder; it may ask for approvals that its policy does not.
 
     Raises
     ------
     ConfigError
         Where ``site.toml`` or ``schema.toml`` does not fit.
     """
-    return SiteWorker(FolderSource(folder))
+    source = FolderSource(folder)
+    if require_approval:
+        policy = source.policy.model_copy(update={"approval": "required"})
+        source.config = source.config.model_copy(update={"policy": policy})
+    return SiteWorker(source)
 
 
 def array_worker(

@@ -163,6 +163,14 @@ def simulate(
         Path | None,
         typer.Option(help="CSV of id,label: after the run, score it beside its baselines."),
     ] = None,
+    require_approval: Annotated[
+        bool,
+        typer.Option(
+            "--require-approval",
+            help="Let each site ask for an approval (fedmvc-client plans approve), whatever its "
+            "site.toml says.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a federation's both halves on this machine.
@@ -187,7 +195,13 @@ def simulate(
         read_truth(truth)  # a truth file that cannot be read is said before the run, not after
     with progress() as observer:
         result = simulate_folders(
-            checked, data, backend=backend, out=out, observer=observer, run_id=run_id
+            checked,
+            data,
+            backend=backend,
+            out=out,
+            observer=observer,
+            run_id=run_id,
+            require_approval=require_approval,
         )
     scores: dict[str, Any] = {}
     unscored: FedMVCError | None = None

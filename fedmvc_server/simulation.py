@@ -129,10 +129,12 @@ def simulate_folders(
     out: Path | None = None,
     observer: Observer | None = None,
     run_id: str | None = None,
+    require_approval: bool = False,
 ) -> RunResult:
     """Run a plan over the site folders in ``data``; their results go into each folder.
 
-    Parameters are those of `simulate`; ``run_id`` is a fresh one by default.
+    Parameters are those of `simulate`; ``run_id`` is a fresh one by default. With
+    ``require_approval`` each site asks for an approval of the plan, whatever its policy.
 
     Raises
     ------
@@ -142,7 +144,8 @@ def simulate_folders(
         Where there are fewer sites than ``quorum.min_sites``.
     """
     folders = site_folders(data)
-    return _run(plan, partial(_folder_workers, folders), backend, out, observer, run_id)
+    make = partial(_folder_workers, folders, require_approval)
+    return _run(plan, make, backend, out, observer, run_id)
 
 
 def site_folders(data: Path) -> list[Path]:
@@ -199,8 +202,10 @@ def _array_workers(
     }
 
 
-def _folder_workers(folders: Sequence[Path]) -> dict[int, SiteWorker]:
-    workers = [folder_worker(folder) for folder in folders]
+def _folder_workers(
+    folders: Sequence[Path], require_approval: bool = False
+) -> dict[int, SiteWorker]:
+    workers = [folder_worker(folder, require_approval) for folder in folders]
     names = [w.site for w in workers]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:

@@ -24,6 +24,8 @@ def disclosures(plan: RunPlan) -> tuple[str, ...]:
     """
     if plan.method == "tensor-fmvc":
         return _vertical(plan)
+    if plan.method == "fedhk-mvfc" and plan.protected:
+        return _horizontal_sums(plan)
     return _selecting(plan) if plan.method == "fed-mufsht" else _horizontal(plan)
 
 
@@ -88,19 +90,9 @@ def _horizontal(plan: RunPlan) -> tuple[str, ...]:
         else "the site's own model (centres and view weights) and figures on how well it fits "
         "reach the server"
     )
-    choice = plan.feature_choice
-    chosen = (
-        ()
-        if choice is None
-        else (
-            f"Only the columns that run {choice.run_id[:8]} selected at a share of "
-            f"{choice.ratio:g} are used, found by name in what each site kept of that run: the "
-            "run's columns tell every site what that run found in the data of all its sites.",
-        )
-    )
     return (
         "Rows, ids, row order, memberships and labels stay at the site.",
-        *chosen,
+        *_chosen(plan),
         "The server gets the names, units and declared bounds of the columns; the number of "
         "records, and how many hold or partly miss each view; count, mean, variance, least and "
         "greatest value of each column.",
@@ -112,6 +104,94 @@ def _horizontal(plan: RunPlan) -> tuple[str, ...]:
         "There is no differential privacy and no secure aggregation: the least and greatest value "
         "of a column each belong to a patient, and sums over few records can tell something about "
         "a single one.",
+    )
+
+
+def _chosen(plan: RunPlan) -> tuple[str, ...]:
+    choice = plan.feature_choice
+    if choice is None:
+        return ()
+    return (
+        f"Only the columns that run {choice.run_id[:8]} selected at a share of "
+        f"{choice.ratio:g} are used, found by name in what each site kept of that run: the "
+        "run's columns tell every site what that run found in the data of all its sites.",
+    )
+
+
+def _horizontal_sums(plan: RunPlan) -> tuple[str, ...]:
+    noisy = plan.privacy.mechanism == "gaussian"
+    exact = plan.fedhk.aggregation == "exact"
+    what = (
+        "sums over records for each cluster and column"
+        if exact
+        else "the weighted sum of the sites' models (centres and view weights)"
+    )
+    before = (
+        "Before round 1 nothing about the data is sent: scaling follows from the declared bounds, "
+        "and the number of records never leaves the site."
+        if noisy
+        else "Before and after the rounds one sum each over all sites is opened: numbers of "
+        "records, counts, sums and sums of squares of each column; cluster sizes and fit."
+    )
+    return (
+        "Rows, ids, row order, memberships and labels stay at the site.",
+        *_chosen(plan),
+        "The server gets the names, units and declared bounds of the columns. Values outside their "
+        "bounds are cut to them"
+        + (", and a missing cell takes the middle of its bounds." if noisy else "."),
+        before,
+        f"Each round, at most {plan.max_rounds}, {what} leave the site"
+        + (" with noise" if noisy else "")
+        + (" and masked." if plan.privacy.secure_aggregation else "."),
+        *_masks(plan),
+        *(_noise(plan) if noisy else ()),
+        "Every site receives, each round, the centres and view weights that follow from the sums "
+        "over all sites.",
+        "At the end nothing more leaves: each site labels its own records under the final model.",
+    )
+
+
+def _masks(plan: RunPlan) -> tuple[str, ...]:
+    """Say what masks hide, and from whom."""
+    terms = plan.secure_terms()
+    if terms is None:
+        return ("Without masks the server sees this site's own noisy sums.",)
+    honest = terms.least_contributors - terms.colluders
+    alone = (
+        ()
+        if plan.privacy.mechanism != "none"
+        else (
+            "Masks without noise are not anonymity: the exact sums of many rounds can rebuild "
+            "records, and a server that chooses the centres can single one record out of the sum "
+            "over all sites.",
+        )
+    )
+    return (
+        f"The server opens sums over at least {terms.least_contributors} of the "
+        f"{terms.n_sites} participants ({', '.join(terms.participants)}) and never one site's "
+        f"own; this holds against a server that lies and works with up to {terms.colluders} of "
+        f"the sites, so every sum mixes at least {honest} others.",
+        f"The sites make keys for {terms.exchanges} sums, which they sign; a site uses each once, "
+        f"and a site with more than {terms.max_rows} records takes no part.",
+        *alone,
+    )
+
+
+def _noise(plan: RunPlan) -> tuple[str, ...]:
+    """Say what the noise promises."""
+    privacy = plan.privacy
+    placed = (
+        "each site adds all of the noise, so this holds whatever the others do"
+        if privacy.noise == "local"
+        else "each site adds its part of the noise, so this holds as long as the sites named "
+        "above add theirs"
+    )
+    return (
+        f"With or without one patient of this site, what the server and the other sites see "
+        f"differs by at most a factor e^epsilon, epsilon = {privacy.epsilon:g} over the whole run "
+        f"(but for a probability delta = {privacy.delta:g}); {placed}.",
+        "The noise does not cover who takes part, how long a site takes, that a site declines, or "
+        "what somebody exports from its results.",
     )
 
 

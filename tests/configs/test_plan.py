@@ -74,13 +74,23 @@ def test_settings_follow_profile_and_explicit_values():
     assert parse(fedhk={"n_init": 7}).settings(4).n_init == 7
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS.glob("*.toml")), ids=lambda path: path.stem)
-def test_presets_run_the_profile_of_their_name(preset):
-    assert RunPlan.load(preset).profile == preset.stem
+PROFILES = {"gated", "paper", "plus", "robust"}
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_presets_run_the_profile_of_their_name(profile):
+    assert RunPlan.load(PRESETS / f"{profile}.toml").profile == profile
+
+
+def test_the_hospital_preset_has_masks_and_noise():
+    hospital = RunPlan.load(PRESETS / "hospital.toml")
+    assert hospital.privacy.secure_aggregation
+    assert (hospital.privacy.mechanism, hospital.privacy.epsilon) == ("gaussian", 1.0)
+    assert hospital.secure_terms().tolerated_dropouts == 1
 
 
 def test_there_are_presets():
-    assert {path.stem for path in PRESETS.glob("*.toml")} == {"gated", "paper", "plus", "robust"}
+    assert {path.stem for path in PRESETS.glob("*.toml")} == PROFILES | {"hospital"}
 
 
 @pytest.mark.parametrize(
