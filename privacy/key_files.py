@@ -10,7 +10,16 @@ from pathlib import Path
 
 from configs.errors import ConfigError
 
-__all__ = ["KEY_BYTES", "own_secret", "read_private", "replace_file", "sync_folder", "write_new"]
+__all__ = [
+    "KEY_BYTES",
+    "make_secret",
+    "own_secret",
+    "read_private",
+    "read_secret",
+    "replace_file",
+    "sync_folder",
+    "write_new",
+]
 
 #: Length of a site's own symmetric keys.
 KEY_BYTES = 32
@@ -145,13 +154,67 @@ def read_private(path: Path, what: str, way_out: str) -> bytes:
     return body
 
 
+def make_secret(path: Path, what: str, way_out: str) -> None:
+    """Draw a symmetric key and write it as 64 hexadecimal digits, for its owner only.
+
+    Parameters
+    ----------
+    path : Path
+        File to make.
+    what : str
+        What the file is, for messages.
+    way_out : str
+        What to do where the file is there already.
+
+    Raises
+    ------
+    ConfigError
+        If the file exists or cannot be written.
+    """
+    write_new(path, secrets.token_hex(KEY_BYTES).encode() + b"\n", what, way_out)
+
+
+def read_secret(path: Path, what: str, if_missing: str, if_damaged: str) -> bytes:
+    """Read what `make_secret` wrote.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What the file is, for messages.
+    if_missing, if_damaged : str
+        What to do then.
+
+    Returns
+    -------
+    bytes
+        32 bytes.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, other users may read it, or it holds no key; with the way out.
+    """
+    body = read_private(path, what, if_missing)
+    try:
+        key = bytes.fromhex(body.decode("ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{what} '{Path(path).name}' is damaged (it is not {2 * KEY_BYTES} hexadecimal "
+            f"digits): {if_damaged}",
+            local_detail=str(path),
+        )
+    return key
+
+
 def own_secret(path: Path, what: str, way_out: str) -> bytes:
     """Return a secret that never leaves this machine; the first call draws it.
 
     Parameters
     ----------
     path : Path
-        A file of 64 hexadecimal digits.
     what : str
         What the file is, for messages.
     way_out : str
@@ -167,22 +230,10 @@ def own_secret(path: Path, what: str, way_out: str) -> bytes:
     ConfigError
         If the file cannot be made, other users may read it, or it holds no key.
     """
-    path = Path(path)
     if not path.exists():
         try:
-            write_new(path, secrets.token_hex(KEY_BYTES).encode() + b"\n", what, way_out)
+            make_secret(path, what, way_out)
         except ConfigError:
             if not path.exists():  # else another process was first, and its key counts
                 raise
-    body = read_private(path, what, way_out)
-    try:
-        key = bytes.fromhex(body.decode("ascii"))
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ConfigError(
-            f"{what} '{path.name}' is damaged (it is not {2 * KEY_BYTES} hexadecimal digits): "
-            f"{way_out}",
-            local_detail=str(path),
-        )
-    return key
+    return read_secret(path, what, way_out, way_out)
