@@ -14,7 +14,15 @@ from privacy.gaussian_noise import TAIL
 from privacy.mechanisms import GaussianNoise, calibrate
 from privacy.sensitivity import Blocks, clipped_update_blocks, heat_kernel_blocks
 
-__all__ = ["cell_mass", "cost_of", "grid", "heat_kernel_noise", "update_noise"]
+__all__ = [
+    "cell_mass",
+    "cost_of",
+    "grid",
+    "heat_kernel_noise",
+    "label_epsilon",
+    "label_messages",
+    "update_noise",
+]
 
 #: Without masks a plan names no participants; the grid leaves room for this many.
 _MOST_SITES = 1024
@@ -54,6 +62,17 @@ def update_noise(plan: RunPlan, n_numbers: int) -> GaussianNoise | None:
     return _calibrated(plan, clipped_update_blocks(n_numbers, privacy.clip), 1)
 
 
+def label_messages(plan: RunPlan) -> int:
+    """Count the lists of labels that a site sends in a vertical run: the first, and one a round."""
+    return 1 + plan.max_rounds
+
+
+def label_epsilon(plan: RunPlan) -> float:
+    """Return the share of a plan's epsilon that one list of labels has."""
+    assert plan.privacy.epsilon is not None
+    return plan.privacy.epsilon / label_messages(plan)
+
+
 def grid(plan: RunPlan, noise: GaussianNoise | None) -> FixedPoint:
     """Return the grid that all sites of a protected run round to."""
     if noise is not None:
@@ -75,8 +94,7 @@ def cost_of(plan: RunPlan, dims: Sequence[int]) -> Cost | None:
     if privacy.epsilon is None:
         return None
     if privacy.mechanism == "randomised-response":
-        releases = plan.max_rounds + 1
-        return Cost.of_pure(privacy.mechanism, releases, privacy.epsilon / releases)
+        return Cost.of_pure(privacy.mechanism, label_messages(plan), label_epsilon(plan))
     if plan.method == "fed-mufsht":
         noise = update_noise(plan, sum(dims) * plan.n_clusters)
     else:

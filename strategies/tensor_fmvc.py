@@ -205,7 +205,7 @@ class TensorStrategy(FederatedStrategy):
             self.record_round(
                 number, driver.objective, weights, dict(zip(driver.sites, weights, strict=True))
             )
-        if not driver.converged:
+        if not driver.converged and self.plan.privacy.mechanism == "none":
             self.warn(
                 f"the run stopped at max_rounds = {self.plan.max_rounds} before labels and the "
                 f"tensor agreed to tol = {self.plan.tol:g}: raise max_rounds"

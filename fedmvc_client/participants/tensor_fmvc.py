@@ -1,4 +1,8 @@
-"""The site half of TensorFMVC: tokens, then one packed label a row and round."""
+"""The site half of TensorFMVC: tokens, then one packed label a row and round.
+
+With randomised response nothing of a site's data leaves but labels that were drawn by chance: each
+row has one, and the local term is 0 for every site, so that all views weigh the same.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from configs.compatibility import one_view_only
 from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.outcomes import VerticalResult
+from fedmvc_client.participants.paid_releases import declined
+from fedmvc_client.participants.private_labels import PrivateLabels
 from fedmvc_client.participants.tensor_checks import check_sweep, shared_rows, unpacked_mask
 from fedmvc_client.solvers.tensor_site import TensorSite
 from fedmvc_client.sources import Link, Records, Source
@@ -78,6 +85,9 @@ class TensorParticipant:
         self._solver: TensorSite | None = None
         self._alone = np.zeros(0, dtype=np.int64)
         self._last_round = 0
+        self._private: PrivateLabels | None = None
+        if plan.privacy.mechanism == "randomised-response":
+            self._private = PrivateLabels(plan, run_id, source.safe)
 
     @classmethod
     def begin(
@@ -112,6 +122,8 @@ class TensorParticipant:
             answered: a new start would be a way to more rounds than the plan has.
         PolicyRefused
             Where fewer than ``policy.min_cohort`` rows are shared.
+        DataRefused
+            Where the view cannot be clustered.
         """
         if self._last_round > 0:
             raise ProtocolError(
@@ -135,11 +147,20 @@ class TensorParticipant:
                 f"{least}: lower it or leave the run"
             )
         self._rows, self._position = rows, request.position
-        self._solver = self._make_solver(rows, request.position)
+        try:
+            self._solver = self._make_solver(rows, request.position)
+        except DataRefused as error:
+            if self._private is None:
+                raise
+            raise declined(self.site, error) from error
         for warning in self._solver.warnings:
             log.warning("%s", warning)
         labels, trace = self._solver.start()
         self._alone = self._solver.alone()
+        if self._private is not None:
+            sent = self._private.send(0, request, labels)
+            everywhere = np.packbits(np.ones(rows.size, dtype=bool))
+            return StartReply(self.run_id, everywhere, sent, 0.0, sent[:0])
         same = np.array_equal(labels, self._alone)
         return StartReply(
             self.run_id,
@@ -171,13 +192,22 @@ class TensorParticipant:
             Where the request does not fit the plan, the rows or the order of rounds.
         """
         solver = self._ready()
+        if self._private is not None:
+            sent = self._private.again(request.round, request)
+            if sent is not None:
+                return SweepReply(self.run_id, request.round, sent, 0.0)
         check_sweep(self.plan, self.site, request, solver.held.size, self._last_round)
         if request.names.size:
             solver.rename(request.names)
             self._alone = np.where(self._alone >= 0, request.names[self._alone], -1)
+            if self._private is not None:
+                self._private.rename(request.names)
         blend = request.blend if request.blend.shape[0] else None
         labels, trace = solver.sweep(request.weight, request.mu, blend, request.scale)
         self._last_round = request.round
+        if self._private is not None:
+            sent = self._private.send(request.round, request, labels)
+            return SweepReply(self.run_id, request.round, sent, 0.0)
         return SweepReply(self.run_id, request.round, self._packed(labels), trace)
 
     def _packed(self, labels: Labels) -> NDArray[np.uint8]:
@@ -204,6 +234,10 @@ class TensorParticipant:
             np.where(known, unpack_labels(packed, n, self.plan.n_clusters), -1)
             for packed in (request.labels, request.vote)
         )
+        if self._last_round == 0:  # names come with round 1
+            self._alone = _named_like(labels, self._alone, self.plan.n_clusters)
+        if self._private is not None:
+            self._private.close()
         result = VerticalResult(
             self.records.ids,
             self._spread(labels),
@@ -239,7 +273,10 @@ class TensorParticipant:
         if self._solver is not None and self._rows is not None:
             state["rows"], state["alone"] = _small(self._rows), _small(self._alone)
             state["progress"] = np.array([self._position, self._last_round])
-            state.update({f"solver_{k}": _small(v) for k, v in self._solver.state().items()})
+            parts = {"solver": self._solver, "private": self._private}
+            for name, part in parts.items():
+                if part is not None:
+                    state |= {f"{name}_{k}": _small(v) for k, v in part.state().items()}
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -262,10 +299,21 @@ class TensorParticipant:
             self._rows, self._alone = (state[k].astype(np.int64) for k in ("rows", "alone"))
             self._position, self._last_round = (int(x) for x in state["progress"])
             self._solver = self._make_solver(self._rows, self._position)
-            prefix = "solver_"
-            self._solver.restore(
-                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            )
+            self._solver.restore(_part(state, "solver_"))
+            if self._private is not None:
+                self._private.restore(_part(state, "private_"))
+
+
+def _part(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _named_like(reference: Labels, labels: Labels, n_clusters: int) -> Labels:
+    """Give clusters the names under which they agree best with other labels of the same rows."""
+    both = (reference >= 0) & (labels >= 0)
+    pairs = np.bincount(labels[both] * n_clusters + reference[both], minlength=n_clusters**2)
+    names = linear_sum_assignment(pairs.reshape(n_clusters, -1), maximize=True)[1]
+    return np.where(labels >= 0, names[labels], -1)
 
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:

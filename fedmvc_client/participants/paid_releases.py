@@ -1,0 +1,78 @@
+"""What a release costs the site: paid before chance is drawn, kept for repeats, noted, closed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from configs.errors import FedMVCError, PolicyRefused
+from fedmvc_client.safe import Safe
+
+__all__ = ["PaidReleases", "declined"]
+
+log = logging.getLogger("fedmvc.site")
+
+
+class PaidReleases:
+    """The releases of one run, in the site's books.
+
+    Parameters
+    ----------
+    safe : Safe
+    run_id : str
+        A run whose cost is reserved.
+    """
+
+    def __init__(self, safe: Safe, run_id: str) -> None:
+        self._safe = safe
+        self._run_id = run_id
+
+    def pay(self, exchange: int, digest: bytes) -> bytes | None:
+        """Pay for a release; return what was sent, at no cost, where this very request came before.
+
+        Parameters
+        ----------
+        exchange : int
+        digest : bytes
+            SHA-256 of the whole request.
+
+        Raises
+        ------
+        BudgetExceeded
+            Where all releases of the run are paid.
+        """
+        return self._safe.ledger.spend(self._run_id, exchange, digest)
+
+    def sent(self, exchange: int, digest: bytes, reply: bytes, numbers: int) -> None:
+        """Keep a paid reply, durable before it leaves, and note that it does.
+
+        Parameters
+        ----------
+        exchange : int
+        digest : bytes
+        reply : bytes
+        numbers : int
+            How many numbers it holds.
+        """
+        self._safe.ledger.answered(self._run_id, exchange, reply)
+        self._safe.audit.write(
+            "release sent",
+            run=self._run_id,
+            exchange=exchange,
+            numbers=numbers,
+            request=digest.hex(),
+            reply=hashlib.sha256(reply).hexdigest(),
+        )
+
+    def close(self, last_exchange: int) -> None:
+        """End the run with a result: releases that nobody asked for are given back."""
+        self._safe.ledger.give_back(self._run_id)
+        self._safe.audit.write(
+            "run closed", run=self._run_id, exchanges=last_exchange, with_result=True
+        )
+
+
+def declined(site: str, error: FedMVCError) -> PolicyRefused:
+    """Return a refusal that hides from the server what in the data made the run impossible."""
+    log.error("%s", error.public_message)
+    return PolicyRefused(f"site '{site}' declined", local_detail=error.public_message)
