@@ -7,7 +7,9 @@ from typing import Any
 
 from configs.plan import RunPlan
 from privacy.disclosure import disclosures
+from privacy.label_privacy import label_limits, label_messages, label_terms
 from privacy.mechanisms import GaussianNoise
+from privacy.paper_mechanism import NO_GUARANTEE
 
 __all__ = ["certificate"]
 
@@ -24,6 +26,12 @@ _ASSUMED = {
     "fed-mufsht": "the server is trusted with each site's sums over its records and with its "
     "weights, from which an unusual record can be read; the sites follow the protocol",
 }
+_ASSUMED_OF_LABELS = (
+    "each site draws its answers itself and re-sends them, whatever the server and the other sites "
+    "do; each site consented to sharing labels (policy.share_labels); the server deletes the "
+    "tokens after matching and shares nothing with any site; the sites never give the linkage key "
+    "to the server"
+)
 _PLAIN = (
     "no differential privacy and no secure aggregation: sums, counts, extremes and the centres "
     "proposed at the start can tell something about single records"
@@ -43,12 +51,18 @@ _NOISY = (
     "refusals and drop-outs that the data cause (they all read 'declined')",
     "counts that `check` prints at the site",
 )
+_PAPER = (
+    NO_GUARANTEE,
+    "numbers beside centres and view weights, which have no noise: counts, moments or extremes of "
+    "columns, starting centres that sites propose, objectives, final figures",
+)
 _UNITS = {
     "fedhk-mvfc": ("add or remove one patient", "one patient of one site"),
     "fed-mufsht": ("replace the update of one site", "one site"),
     "tensor-fmvc": (
         "change one label before it is sent",
-        "one label of one row of one site; not a patient: one changed row may move most labels",
+        "one label of one row of one site, given all rows; not a patient: one changed row may move "
+        "most labels",
     ),
 }
 
@@ -96,7 +110,7 @@ def certificate(
         "bounds": bounds or _bounds(plan),
         "assumptions": _assumptions(plan),
         "not_covered": _not_covered(plan),
-        **_guarantee(plan, noise),
+        **_guarantee(plan, noise, len(participants)),
     }
 
 
@@ -108,7 +122,7 @@ def _bounds(plan: RunPlan) -> str:
     return _POOLED_MOMENTS if plan.method == "fed-mufsht" else _POOLED_EXTREMES
 
 
-def _guarantee(plan: RunPlan, noise: GaussianNoise | None) -> dict[str, Any]:
+def _guarantee(plan: RunPlan, noise: GaussianNoise | None, n_sites: int) -> dict[str, Any]:
     """Return the figures of a mechanism that guarantees something; nothing for another."""
     mechanism = plan.privacy.mechanism
     if mechanism in ("none", "paper"):
@@ -117,10 +131,11 @@ def _guarantee(plan: RunPlan, noise: GaussianNoise | None) -> dict[str, Any]:
     found: dict[str, Any] = {"relation": relation, "unit": unit}
     if mechanism == "randomised-response":
         return found | {
+            "exchanges": label_messages(plan),
             "epsilon": plan.privacy.epsilon,
             "epsilon_if_others_collude": plan.privacy.epsilon,
             "delta": 0.0,
-            "accountant": "sum over the label messages of a run",
+            "accountant": label_terms(plan, n_sites),
         }
     if noise is None:
         return found
@@ -137,6 +152,8 @@ def _guarantee(plan: RunPlan, noise: GaussianNoise | None) -> dict[str, Any]:
 
 def _assumptions(plan: RunPlan) -> str:
     terms = plan.secure_terms()
+    if plan.privacy.mechanism == "randomised-response":
+        return _ASSUMED_OF_LABELS
     if terms is None and not plan.protected:
         return _ASSUMED[plan.method]
     parts = []
@@ -164,9 +181,14 @@ def _not_covered(plan: RunPlan) -> str:
         if plan.method == "fedhk-mvfc":
             return _PLAIN
         return " ".join(("No differential privacy and no secure aggregation.", *disclosures(plan)))
+    mechanism = plan.privacy.mechanism
     parts: tuple[str, ...] = _NEVER
-    if plan.privacy.mechanism == "none":
+    if plan.secure_terms() is not None and mechanism in ("none", "paper"):
         parts = (*_MASKED_ALONE, *parts)
-    elif plan.privacy.mechanism == "gaussian":
+    if mechanism == "paper":
+        parts = (*_PAPER, *parts)
+    elif mechanism == "gaussian":
         parts = (*parts, *_NOISY)
+    elif mechanism == "randomised-response":
+        parts = (*label_limits(plan), *parts)
     return "; ".join(parts)

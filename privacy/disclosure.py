@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from configs.plan import RunPlan
+from privacy.label_privacy import label_disclosures
 
 __all__ = ["disclosures"]
 
@@ -31,7 +32,8 @@ def disclosures(plan: RunPlan) -> tuple[str, ...]:
 
 def _vertical(plan: RunPlan) -> tuple[str, ...]:
     cost, floor = plan.tensor.link_cost, plan.tensor.min_overlap
-    blend = plan.tensor_settings().z_encoding
+    private = plan.privacy.mechanism == "randomised-response"
+    sent = "what all sites sent for it" if private else "all sites' labels of it"
     return (
         "Measurements and ids stay at the site; the server gets the names, units and declared "
         "bounds of its columns, and one keyed token for each id on its list.",
@@ -44,8 +46,7 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "The server learns how long each site's list is and how many patients any two or more of "
         f"them share; with fewer than {floor} in all lists the run is refused, and no site is told "
         "how many there were.",
-        "The server and one site together can name every common row and read all sites' labels of "
-        "it.",
+        f"The server and one site together can name every common row and read {sent}.",
         "The server and one site together can also test whether a guessed id is on any site's "
         f"list, at the cost of one hash a guess (scrypt with n = 2**{cost}, about "
         f"{_duration(cost)} of one core): ids that can be listed, such as numbers in a row or "
@@ -56,23 +57,31 @@ def _vertical(plan: RunPlan) -> tuple[str, ...]:
         "Flower's SuperLink keeps a database on disk, that may hold remains of them. Two runs of "
         "one plan have equal tokens, so their lists can be compared: change the plan's seed for a "
         "fresh start.",
-        f"At the start and in each round, at most {plan.max_rounds}, the server gets from every "
-        f"site a label (1 of {plan.n_clusters} clusters) for each common row and one number on how "
-        "tight the clusters are; at the start also the labels that its view gives alone, and which "
-        "common rows it has no measurement of: the server sees each site's whole grouping of these "
-        "patients, which tells something about their measurements.",
-        f"Each round every site receives Z ({blend}), a blend of all sites' labels of each common "
-        "row: with few sites one can work out much of another's labels from it.",
-        "A server that breaks the protocol can name any rows of a list as shared, choose Z at will "
-        "and read from the labels and that number how alike any two patients are in a site's view: "
-        "the site trusts the server not to. A site checks order, shapes and that the rows stay the "
-        "same, no more.",
+        *(label_disclosures(plan) if private else _open_labels(plan)),
         "A refusal tells the server counts, such as of rows or of repeated ids, names of columns "
         "and numbers of lines in a file, and never an id or a value.",
         "Labels, ids and what a stopped run left lie in the site's own folders (results, state), "
         "closed to users outside their group, until somebody removes them.",
         "At the end every site receives the final label and the vote's label of each common row; "
         "the server keeps the sites' weights and how far their groupings agree.",
+    )
+
+
+def _open_labels(plan: RunPlan) -> tuple[str, ...]:
+    """Say what labels tell that leave as they are."""
+    return (
+        f"At the start and in each round, at most {plan.max_rounds}, the server gets from every "
+        f"site a label (1 of {plan.n_clusters} clusters) for each common row and one number on how "
+        "tight the clusters are; at the start also the labels that its view gives alone, and which "
+        "common rows it has no measurement of: the server sees each site's whole grouping of these "
+        "patients, which tells something about their measurements.",
+        f"Each round every site receives Z ({plan.tensor_settings().z_encoding}), a blend of all "
+        "sites' labels of each common row: with few sites one can work out much of another's "
+        "labels from it.",
+        "A server that breaks the protocol can name any rows of a list as shared, choose Z at will "
+        "and read from the labels and that number how alike any two patients are in a site's view: "
+        "the site trusts the server not to. A site checks order, shapes and that the rows stay the "
+        "same, no more.",
     )
 
 
@@ -99,6 +108,7 @@ def _horizontal(plan: RunPlan) -> tuple[str, ...]:
         start,
         f"Each round, at most {plan.max_rounds}, {rounds}; at the end the cluster sizes, the "
         "partition coefficient and the dispersion of each view do.",
+        *_paper_noise(plan),
         "Every site receives the pooled scaling and, each round, the centres and view weights: "
         "with two sites each can work out something of the other's sums.",
         "There is no differential privacy and no secure aggregation: the least and greatest value "
@@ -143,6 +153,7 @@ def _horizontal_sums(plan: RunPlan) -> tuple[str, ...]:
         f"Each round, at most {plan.max_rounds}, {what} leave the site"
         + (" with noise" if noisy else "")
         + (" and masked." if plan.privacy.secure_aggregation else "."),
+        *_paper_noise(plan),
         *_masks(plan),
         *(_noise(plan) if noisy else ()),
         "Every site receives, each round, the centres and view weights that follow from the sums "
@@ -159,7 +170,7 @@ def _masks(plan: RunPlan) -> tuple[str, ...]:
     honest = terms.least_contributors - terms.colluders
     alone = (
         ()
-        if plan.privacy.mechanism != "none"
+        if plan.privacy.mechanism == "gaussian"
         else (
             "Masks without noise are not anonymity: the exact sums of many rounds can rebuild "
             "records, and a server that chooses the centres can single one record out of the sum "
@@ -174,6 +185,17 @@ def _masks(plan: RunPlan) -> tuple[str, ...]:
         f"The sites make keys for {terms.exchanges} sums, which they sign; a site uses each once, "
         f"and a site with more than {terms.max_rows} records takes no part.",
         *alone,
+    )
+
+
+def _paper_noise(plan: RunPlan) -> tuple[str, ...]:
+    """Say that the paper's noise promises nothing."""
+    if plan.privacy.mechanism != "paper":
+        return ()
+    return (
+        "Each site adds noise to its centres and view weights by Eqs. 73, 74 and 76 of the paper "
+        f"(its epsilon: {plan.privacy.epsilon:g}), for comparison only: this guarantees nothing, "
+        "takes nothing from the budget, and the certificate says why.",
     )
 
 

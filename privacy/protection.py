@@ -11,18 +11,11 @@ from configs.plan import RunPlan
 from privacy.budget import Cost
 from privacy.fixed_point import FixedPoint
 from privacy.gaussian_noise import TAIL
+from privacy.label_privacy import label_epsilon, label_messages
 from privacy.mechanisms import GaussianNoise, calibrate
 from privacy.sensitivity import Blocks, clipped_update_blocks, heat_kernel_blocks
 
-__all__ = [
-    "cell_mass",
-    "cost_of",
-    "grid",
-    "heat_kernel_noise",
-    "label_epsilon",
-    "label_messages",
-    "update_noise",
-]
+__all__ = ["cell_mass", "cost_of", "grid", "heat_kernel_noise", "update_noise"]
 
 #: Without masks a plan names no participants; the grid leaves room for this many.
 _MOST_SITES = 1024
@@ -60,17 +53,6 @@ def update_noise(plan: RunPlan, n_numbers: int) -> GaussianNoise | None:
     if privacy.mechanism != "gaussian" or privacy.clip is None:
         return None
     return _calibrated(plan, clipped_update_blocks(n_numbers, privacy.clip), 1)
-
-
-def label_messages(plan: RunPlan) -> int:
-    """Count the lists of labels that a site sends in a vertical run: the first, and one a round."""
-    return 1 + plan.max_rounds
-
-
-def label_epsilon(plan: RunPlan) -> float:
-    """Return the share of a plan's epsilon that one list of labels has."""
-    assert plan.privacy.epsilon is not None
-    return plan.privacy.epsilon / label_messages(plan)
 
 
 def grid(plan: RunPlan, noise: GaussianNoise | None) -> FixedPoint:

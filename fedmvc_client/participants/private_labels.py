@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from configs.plan import RunPlan
 from fedmvc_client.participants.paid_releases import PaidReleases
 from fedmvc_client.safe import Safe
+from privacy.label_privacy import label_epsilon
 from privacy.os_random import random_words
-from privacy.protection import label_epsilon
 from privacy.randomised_response import LabelRandomiser
 from strategies.messages import Message, pack_labels, to_bytes, unpack_labels
 
