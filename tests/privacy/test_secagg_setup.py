@@ -82,7 +82,7 @@ def test_envelopes_are_one_for_each_other_site_and_none_is_like_another(federati
         for name in federation.names
         for envelope in federation.server.envelopes_for(name).values()
     ]
-    assert len(set(sent)) == 12
+    assert len({envelope[:12] for envelope in sent}) == 12
     # nonce, two shares an exchange, tag
     assert {len(envelope) for envelope in sent} == {12 + 64 * 3 + 16}
 

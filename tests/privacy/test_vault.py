@@ -83,6 +83,16 @@ def test_forgotten_secrets_are_gone_and_later_ones_are_not(vault):
     assert vault.unseal("own", 3) is None
 
 
+def test_a_commit_is_on_the_disk_before_it_returns(tmp_path):
+    vault = Vault(tmp_path)
+    settings = {
+        name: vault._database.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
+    }
+    assert settings == {"journal_mode": "truncate", "synchronous": 2}  # 2 is FULL
+    vault.close()
+
+
 def test_another_process_goes_on_where_the_first_was_killed(tmp_path):
     first = Vault(tmp_path)
     fill(first)
