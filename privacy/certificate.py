@@ -55,6 +55,7 @@ _PAPER = (
     NO_GUARANTEE,
     "numbers beside centres and view weights, which have no noise: counts, moments or extremes of "
     "columns, starting centres that sites propose, objectives, final figures",
+    "a round that is asked again: without masks it is answered with fresh noise",
 )
 _UNITS = {
     "fedhk-mvfc": ("add or remove one patient", "one patient of one site"),

@@ -49,6 +49,9 @@ def pack_local_model(
 ) -> Floats:
     """Pack a site's model times its weight: its records ("weighted") or 1 ("fedavg").
 
+    Centres are those of records within the declared bounds; with noise they may lie outside, where
+    masked sums have no room, and are cut to the bounds.
+
     Parameters
     ----------
     reply : LocalModelReply
@@ -60,7 +63,7 @@ def pack_local_model(
     weight = float(reply.n_rows) if aggregation == "weighted" else 1.0
     weights = weight * held
     centers = [
-        (own * units.place(h, np.asarray(a, dtype=np.float64))).ravel()
+        (own * np.clip(units.place(h, np.asarray(a, dtype=np.float64)), -0.5, 0.5)).ravel()
         for h, (own, a) in enumerate(zip(weights, reply.centers, strict=True))
     ]
     shares = np.asarray(reply.view_weights, dtype=np.float64) * weights

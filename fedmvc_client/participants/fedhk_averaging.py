@@ -1,4 +1,9 @@
-"""Local iterations, personalisation and quality of one site in parameter averaging."""
+"""Local iterations, personalisation and quality of one site in parameter averaging.
+
+With ``privacy.mechanism = "paper"`` a site's model leaves with the noise of Eqs. 73, 74 and 76; the
+site itself goes on with its own model. Centres are sent as printed, in scaled units. View weights
+are repaired as little as the server needs: negative ones become 0 and they sum to 1 again.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from configs.plan_tables import FedHKOptions
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass, memberships
 from fedmvc_client.solvers.local import local_iterations
 from fedmvc_client.solvers.views import PreparedViews
+from privacy.paper_mechanism import PaperMechanism
 from strategies.messages import LocalModelReply, RoundRequest
 
 Floats = NDArray[np.float64]
@@ -45,6 +51,7 @@ class LocalModels:
         self._own_seeds = own_seeds
         self._share, self._active = own_share(prepared)
         self._local: dict[int, tuple[list[Floats], Floats]] = {}
+        self._noise = _paper_noise(plan)
 
     def reply(self, run_id: str, request: RoundRequest) -> LocalModelReply:
         """Run E local iterations from the (personalised) broadcast model of each start."""
@@ -69,17 +76,27 @@ class LocalModels:
         for i, start in enumerate(request.starts.tolist()):
             self._local[start] = ([a[i] for a in new_centers], new_weights[i])
         coefficient, agreement = self._quality(request, new_centers, new_weights, options)
+        sent_centers, sent_weights = self._sent(request.round, new_centers, new_weights)
         wire = np.dtype(self.plan.fedhk.encoding)
         return LocalModelReply(
             run_id,
             request.round,
             self.prepared.n_rows,
-            tuple(a.astype(wire) for a in new_centers),
-            new_weights.astype(wire),
+            tuple(a.astype(wire) for a in sent_centers),
+            sent_weights.astype(wire),
             first.objective(weights, self._share, settings.view_exponent),
             coefficient,
             agreement,
         )
+
+    def _sent(
+        self, number: int, centers: Sequence[Floats], weights: Floats
+    ) -> tuple[Sequence[Floats], Floats]:
+        """Return what leaves of the local models of a round: with the paper's noise, if any."""
+        if self._noise is None:
+            return centers, weights
+        noisy, shares = self._noise.perturb(centers, weights, number - 1, self.prepared.n_rows)
+        return noisy, on_active(np.maximum(shares, 0.0), self._active)
 
     def state(self) -> dict[str, Floats]:
         """Return the local models where the plan blends them with the broadcast, else nothing."""
@@ -163,6 +180,13 @@ class LocalModels:
                 score = normalized_mutual_info_score(own.argmax(axis=1), other.argmax(axis=1))
                 agreement[i] = min(max(float(score), 0.0), 1.0)
         return coefficient, agreement
+
+
+def _paper_noise(plan: RunPlan) -> PaperMechanism | None:
+    privacy = plan.privacy
+    if privacy.mechanism != "paper" or privacy.epsilon is None or privacy.delta is None:
+        return None
+    return PaperMechanism(privacy.epsilon, privacy.delta, plan.max_rounds)
 
 
 def own_share(prepared: PreparedViews) -> tuple[Floats, NDArray[np.bool_]]:
