@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.common import print_table
-
 __all__ = ["Row", "print_rows"]
 
 
@@ -22,6 +20,8 @@ class Row:
 
 def print_rows(title: str, rows: Iterable[Callable[[], Row]]) -> int:
     """Measure and print rows; return the number of those that did not pass."""
+    from benchmarks.common import print_table  # loads torch, which a measurement may not need
+
     found = [measure() for measure in rows]
     print_table(
         title,

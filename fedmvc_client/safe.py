@@ -12,6 +12,7 @@ from configs.errors import ConfigError
 from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
 from privacy.audit import AuditLog
+from privacy.cohorts import FILE_NAME, SeparateCohorts
 from privacy.identity import read_identity
 from privacy.ledger import Ledger, ledger_key
 from privacy.roster import Roster
@@ -50,9 +51,17 @@ class Safe:
         return AuditLog(None if self.state is None else self.state / "audit.jsonl")
 
     @cached_property
+    def separate(self) -> frozenset[str]:
+        """Cohorts that share no patient with the site's own, by its signed statement."""
+        stated = None if self.folder is None else SeparateCohorts.load(self.folder / FILE_NAME)
+        if stated is None:
+            return frozenset()
+        return stated.of(self.policy.cohort, self.site, self.identity().public_key())
+
+    @cached_property
     def register(self) -> Register:
         """Plans seen, decisions and runs."""
-        return Register(self.folder, self.site, self.audit)
+        return Register(self.folder, self.site, self.audit, self.separate)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -64,6 +73,7 @@ class Safe:
             epsilon_budget=self.policy.epsilon_budget,
             delta_budget=self.policy.delta_budget,
             site=self.site,
+            separate=self.separate,
             audit=self.audit,
         )
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import stat
-import tempfile
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -27,6 +24,7 @@ from numpy.typing import NDArray
 
 from configs.errors import ConfigError, DataRefused, ProtocolError
 from configs.schema import IdRule
+from privacy.key_files import make_secret, read_secret
 
 __all__ = [
     "ID_RULES",
@@ -47,7 +45,7 @@ ROW_NUMBER = "row number"
 
 Tokens = NDArray[np.uint8]
 
-_KEY_BYTES = 32
+_WHAT = "linkage key"
 _QUIET_S = 5.0
 _WAY_OUT = (
     "run `fedmvc-client keygen --linkage` at one site and hand its file to the other sites by a "
@@ -130,23 +128,11 @@ def make_linkage_key(path: Path) -> None:
     ConfigError
         If the file exists (a key is never overwritten) or cannot be written.
     """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # a temporary file has mode 0600 from its first moment
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".linkage-") as draft:
-            draft.write(secrets.token_hex(_KEY_BYTES) + "\n")
-            draft.flush()
-            os.fsync(draft.fileno())
-            os.link(draft.name, path)  # unlike a rename it fails where the name is taken
-    except OSError as error:
-        fault = f"cannot be written: {error.strerror}"
-        if os.path.lexists(path):
-            fault = (
-                "already exists and is not overwritten: name another file, or remove it first "
-                "where all sites replace their key"
-            )
-        raise ConfigError(f"linkage key '{path.name}' {fault}", local_detail=str(path)) from None
+    make_secret(
+        path,
+        _WHAT,
+        "name another file, or remove it first where all sites replace their key",
+    )
 
 
 def read_linkage_key(path: Path) -> bytes:
@@ -167,35 +153,7 @@ def read_linkage_key(path: Path) -> bytes:
     ConfigError
         If there is no such file, other users may read it, or it holds no key; with the way out.
     """
-    path = Path(path)
-    named, detail = f"linkage key '{path.name}'", str(path)
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            body = file.read(4 * _KEY_BYTES)
-    except FileNotFoundError:
-        raise ConfigError(f"{named} does not exist: {_WAY_OUT}", local_detail=detail) from None
-    except OSError as error:
-        raise ConfigError(
-            f"{named} cannot be read: {error.strerror}", local_detail=detail
-        ) from None
-    if os.name == "posix" and mode & 0o077:
-        raise ConfigError(
-            f"{named} is open to other users of this machine (mode {mode:04o}): run chmod 600 "
-            "on it",
-            local_detail=detail,
-        )
-    try:
-        key = bytes.fromhex(body.decode("ascii"))
-    except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise ConfigError(
-            f"{named} is damaged (it is not {2 * _KEY_BYTES} hexadecimal digits): copy it again "
-            f"from another site, or {_WAY_OUT}",
-            local_detail=detail,
-        )
-    return key
+    return read_secret(path, _WHAT, _WAY_OUT, f"copy it again from another site, or {_WAY_OUT}")
 
 
 def link_tokens(

@@ -195,6 +195,22 @@ def test_two_cohorts_are_separate_once_that_is_signed(site):
     assert [entry.event for entry in entries] == ["cohorts stated separate"] * 2
 
 
+def test_a_new_name_shares_the_budget_until_the_statement_is_signed(site):
+    edit_text(site / "site.toml", 'cohort = ""', 'cohort = "heart"')
+    spend(site)
+    spent = told("show", "--site", site)["spent"]
+    edit_text(site / "site.toml", 'cohort = "heart"', 'cohort = "children"')
+    assert told("show", "--site", site)["spent"] == spent > 0.0
+
+    assert budget("separate", "heart", "children", "--yes", "--site", site).code == 0
+    assert told("show", "--site", site)["spent"] == 0.0
+
+    edit_text(site / "cohorts.json", '"heart"', '"lung"')
+    ended = budget("show", "--site", site)
+    assert ended.code == 4
+    assert "its identity key did not sign" in ended.sentence
+
+
 def test_without_a_yes_nothing_is_signed(site, monkeypatch):
     monkeypatch.setattr("typer.confirm", lambda question, **options: False)
     ended = budget("separate", "heart", "children", "--site", site)
