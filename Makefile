@@ -11,7 +11,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench trust clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,8 +49,11 @@ lint: $(STAMP)  ## ruff and mypy
 
 bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
 	@for name in paper_fedhk exchanges communication solver deployed_round tensor_fmvc tensor_scale \
-		mufsht mufsht_ablations mufsht_scale; do \
+		mufsht mufsht_ablations mufsht_scale secure_sum privacy_utility; do \
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+trust: $(STAMP)  ## measure every figure of trust at full size, into docs/trust.md (half an hour)
+	$(BIN)/python -m benchmarks.trust
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

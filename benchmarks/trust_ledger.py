@@ -62,9 +62,12 @@ def tamper_row() -> Row:
     )
 
 
+ROWS = (kill_row, random_kill_row, race_row, tamper_row)
+
+
 def main() -> int:
     """Print the figures; return the number that did not pass."""
-    return print_rows("a site's books", [kill_row, random_kill_row, race_row, tamper_row])
+    return print_rows("a site's books", ROWS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import hmac
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -375,23 +375,22 @@ def distinct_seeds(n_sites: int, exchanges: int) -> Row:
     )
 
 
+_CASES = [(n, 10_000) for n in range(2, 33)] + [(n, 1_000_000) for n in (2, 3, 8, 16, 32)]
+ROWS: tuple[Callable[[], Row], ...] = (
+    partial(masked_sum, _CASES),
+    partial(dropout_matrix, (3, 4, 5, 8, 12)),
+    two_broadcasts,
+    same_exchange_twice,
+    partial(lying_server, 2000),
+    known_answers,
+    partial(mask_quality, 1000),
+    partial(distinct_seeds, 16, 25),
+)
+
+
 def main() -> None:
     """Measure all rows at full size."""
-    cases = [(n, 10_000) for n in range(2, 33)] + [(n, 1_000_000) for n in (2, 3, 8, 16, 32)]
-    failed = print_rows(
-        "Secure aggregation",
-        [
-            partial(masked_sum, cases),
-            partial(dropout_matrix, (3, 4, 5, 8, 12)),
-            two_broadcasts,
-            same_exchange_twice,
-            partial(lying_server, 2000),
-            known_answers,
-            partial(mask_quality, 1000),
-            partial(distinct_seeds, 16, 25),
-        ],
-    )
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if print_rows("Secure aggregation", ROWS) else 0)
 
 
 if __name__ == "__main__":
