@@ -20,6 +20,7 @@ from strategies.statistics import Floats
 
 __all__ = [
     "FeatureSurvey",
+    "MeanWeights",
     "RoundOutcome",
     "aggregate",
     "by_votes",
@@ -74,6 +75,15 @@ class FeatureSurvey:
         """Read the summed `SurveyReply`."""
         rows, holding, count, exposed, first, fractional = sums
         return cls(int(rows[0]), holding, count, exposed, first, fractional, tuple(sizes), text)
+
+    @classmethod
+    def declared(cls, middles: Floats, sizes: Sequence[int]) -> FeatureSurvey:
+        """Stand in for a survey that is not made: every cell there, around its bounds' middle.
+
+        ``samples`` is then 1, so that a gate for noise goes by the weights alone.
+        """
+        ones, v = np.ones_like(middles), len(sizes)
+        return cls(0, np.ones(v), ones, ones, middles, np.zeros(v), tuple(sizes), text=False)
 
     @property
     def origin(self) -> Floats:
@@ -167,7 +177,7 @@ def quality_weights(
 
 
 @dataclass(frozen=True)
-class RoundOutcome:
+class MeanWeights:
     """One round's weighted mean.
 
     Attributes
@@ -176,6 +186,20 @@ class RoundOutcome:
         W~ (Eq. 17); 0 for a feature that no site observes.
     observed : ndarray of shape (D,), bool
         Features that a site in the mean observes.
+    """
+
+    weights: Floats
+    observed: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RoundOutcome(MeanWeights):
+    """One round's weighted mean, and figures on it.
+
+    Attributes
+    ----------
+    weights, observed
+        As in `MeanWeights`.
     view_weights : ndarray of shape (V,)
         Mean alpha of the sites, summing to 1.
     objective : float
@@ -187,8 +211,6 @@ class RoundOutcome:
         sites' weights agree.
     """
 
-    weights: Floats
-    observed: NDArray[np.bool_]
     view_weights: Floats
     objective: float
     norm: float

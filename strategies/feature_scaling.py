@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from strategies.statistics import Floats
 
-__all__ = ["FeatureMoments", "FeatureScaling", "feature_scaling"]
+__all__ = ["FeatureMoments", "FeatureScaling", "declared_feature_scaling", "feature_scaling"]
 
 #: A variance below this share of the mean square about the origin is rounding ...
 _RESOLUTION = 1e-12
@@ -86,3 +86,13 @@ def feature_scaling(
         variance[:] = variance.mean()
     spread = np.where(dead, 1.0, np.sqrt(variance))
     return FeatureScaling(origin + offset, spread, dead)
+
+
+def declared_feature_scaling(bounds: Floats) -> FeatureScaling:
+    """Scale a view by its declared bounds (d_v, 2) alone, which no record can change.
+
+    Centre and spread are those of values that lie evenly between the bounds; no feature is dead.
+    """
+    low, high = bounds.T
+    dead = np.zeros(len(bounds), dtype=bool)
+    return FeatureScaling((low + high) / 2.0, (high - low) / np.sqrt(12.0), dead)

@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError
 from strategies.codec import decode, encode
 from strategies.encoding import LIMITS, ChangeCoder
-from strategies.feature_scaling import FeatureMoments, FeatureScaling, feature_scaling
+from strategies.feature_scaling import (
+    FeatureMoments,
+    FeatureScaling,
+    declared_feature_scaling,
+    feature_scaling,
+)
 from strategies.feature_selection import FeatureSelection, n_selected
+from strategies.feature_units import FeatureUnits
 from strategies.fedhk_messages import (
     CodedStatistics,
     FinishReply,
@@ -43,10 +49,12 @@ from strategies.mufsht_messages import (
     SelectionRequest,
     ShareReply,
     ShareRequest,
+    ShareTableRequest,
     SurveyReply,
     SurveyRequest,
 )
 from strategies.protected_messages import (
+    AskRequest,
     CloseReply,
     CloseRequest,
     KeysReply,
@@ -85,6 +93,7 @@ __all__ = [
     "LIMITS",
     "MAX_BYTES",
     "AlignRequest",
+    "AskRequest",
     "ChangeCoder",
     "CloseReply",
     "CloseRequest",
@@ -93,6 +102,7 @@ __all__ = [
     "FeatureMoments",
     "FeatureScaling",
     "FeatureSelection",
+    "FeatureUnits",
     "FinalFigures",
     "FinishReply",
     "FinishRequest",
@@ -124,6 +134,7 @@ __all__ = [
     "SelectionRequest",
     "ShareReply",
     "ShareRequest",
+    "ShareTableRequest",
     "SharesReply",
     "SharesRequest",
     "StartReply",
@@ -142,6 +153,7 @@ __all__ = [
     "ViewScaling",
     "as_array",
     "body_of",
+    "declared_feature_scaling",
     "declared_scaling",
     "feature_scaling",
     "from_bytes",
@@ -246,6 +258,7 @@ Message = (
     | FitRequest
     | FitReply
     | ShareRequest
+    | ShareTableRequest
     | ShareReply
     | RefineRequest
     | RefineReply
@@ -255,6 +268,7 @@ Message = (
     | KeysReply
     | SharesRequest
     | SharesReply
+    | AskRequest
     | SumRequest
     | SumReply
     | UnmaskRequest

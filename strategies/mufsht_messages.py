@@ -69,8 +69,9 @@ class ScalingReply:
 class FitRequest:
     """One round: the broadcast weights (D, k); the site starts from its blend with its own.
 
-    ``scaling`` has one entry a view in round 1 and none later. ``weight`` is the site's weight
-    gamma where it is known beforehand ("uniform"), and then the reply is a `ShareReply`; else 0.
+    ``scaling`` has one entry a view in round 1 and none later; with noise, where a site may have
+    missed a round, it comes with each. ``weight`` is the site's weight gamma where it is known
+    beforehand ("uniform"), and then the reply is a `ShareReply`; else 0.
     """
 
     run_id: str
@@ -98,6 +99,20 @@ class ShareRequest:
     plan_id: str
     round: int
     weight: float
+
+
+@dataclass(frozen=True)
+class ShareTableRequest:
+    """Every site's weight gamma of this round: the same request for all, as masked sums need it.
+
+    ``weights`` (K,) are in [0, 1], sum to 1 and belong to the names in ``sites``, which are sorted.
+    """
+
+    run_id: str
+    plan_id: str
+    round: int
+    sites: tuple[str, ...]
+    weights: Floats
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Requests and replies of a protected run: keys, shares, masked or noisy sums, the closing.
 
 They carry no method of their own: ``bodies`` hold the method's requests as bytes, the same for all
-sites, and what comes back is one vector of ring elements, never a method's reply.
+sites, and what comes back is one vector of ring elements; a method's own reply comes back only to
+an `AskRequest`, where the method says that it may be seen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from privacy.canonical import pack
 
 __all__ = [
+    "AskRequest",
     "CloseReply",
     "CloseRequest",
     "KeysReply",
@@ -110,6 +112,19 @@ class SumReply:
     run_id: str
     exchange: int
     vector: Ring
+
+
+@dataclass(frozen=True)
+class AskRequest:
+    """Ask for a reply that the method gives in the clear, such as a figure on quality.
+
+    ``bodies`` as in a `SumRequest`: all but the last are adopted, the last one is answered by the
+    method's own reply.
+    """
+
+    run_id: str
+    plan_id: str
+    bodies: tuple[Octets, ...]
 
 
 @dataclass(frozen=True)
