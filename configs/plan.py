@@ -217,6 +217,11 @@ class RunPlan(Table):
         """Whether sums are masked, noisy, or both: sites then send nothing but such sums."""
         return self.privacy.secure_aggregation or self.privacy.mechanism == "gaussian"
 
+    @property
+    def needs_bounds(self) -> bool:
+        """Whether columns need declared bounds: those of text have documents of unit length."""
+        return self.protected and not self.mufsht.text
+
     def secure_terms(self) -> SecureTerms | None:
         """Return the numbers of the plan's secure sums; None where it has none."""
         return secure_terms(self)

@@ -21,7 +21,7 @@ __all__ = ["ACTIONS", "app", "forward"]
 ACTIONS = (
     *("hello", "prepare", "seed", "link", "align", "survey", "scale"),
     *("round", "share", "refine", "finish"),
-    *("keys", "shares", "sum", "unmask", "close"),
+    *("keys", "shares", "ask", "sum", "unmask", "close"),
 )
 """The actions of message types ``train.<action>`` that are forwarded."""
 

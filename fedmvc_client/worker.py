@@ -27,7 +27,7 @@ from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
-from fedmvc_client.participants.fedhk_sums import declared_bounds
+from fedmvc_client.participants.declared import declared_bounds
 from fedmvc_client.participants.kinds import kind_of, meant_for
 from fedmvc_client.policy import enforce_cohort, enforce_plan
 from fedmvc_client.site_certificate import site_certificate
@@ -184,7 +184,7 @@ class SiteWorker:
     ) -> str:
         """Refuse early what keys, bounds or budget would not allow; return the roster's hash."""
         safe = self.source.safe
-        if plan.protected:
+        if plan.needs_bounds:
             declared_bounds(views)
         cost = cost_of(plan, [len(view.columns) for view in views])
         if cost is not None:

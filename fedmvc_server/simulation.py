@@ -110,7 +110,7 @@ def simulate(
             f"{len(schema.view_names)}: both need the same views in the same order"
         )
     bounds = None
-    if schema is None and plan.protected:
+    if schema is None and plan.needs_bounds:
         bounds = "derived from data, simulation only"
         inferred = bounded_schema(inferred, views)
     schema = schema or inferred

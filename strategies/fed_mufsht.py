@@ -7,29 +7,24 @@ pooled scaling, an NMI and the weighted weights of each site; it publishes featu
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from configs.errors import ConfigError, QuorumLost
-from configs.mufsht_profiles import MUFSHTSettings
-from strategies.agreed_views import AgreedViews, agree_on_views, schema_conflicts
-from strategies.base import FederatedStrategy, Protocol
+from configs.errors import QuorumLost
+from strategies.agreed_views import agree_on_views, schema_conflicts
+from strategies.base import Protocol
 from strategies.feature_rounds import (
     FeatureSurvey,
     RoundOutcome,
     aggregate,
     by_votes,
-    initial_weights,
     quality_weights,
     rank_weights,
     summed,
 )
-from strategies.feature_scaling import FeatureScaling
-from strategies.feature_selection import FeatureSelection, n_selected
+from strategies.feature_selection import n_selected
 from strategies.messages import (
     FitReply,
     FitRequest,
@@ -45,6 +40,8 @@ from strategies.messages import (
     SurveyReply,
     SurveyRequest,
 )
+from strategies.mufsht_protected import ProtectedFeatures
+from strategies.mufsht_protected_run import ProtectedMUFSHTRun
 from strategies.mufsht_replies import (
     check_quality,
     check_refined,
@@ -57,30 +54,9 @@ from strategies.statistics import Floats
 
 Replies = dict[str, Any]
 
-#: Below this share of the sites' norm the mean has lost more than it kept: the sites disagree.
-AGREEMENT = 0.5
-#: Features that a warning names at most.
-_NAMED = 5
 
-
-class FedMUFSHTStrategy(FederatedStrategy):
-    """Server half of Fed-MUFSHT.
-
-    Attributes
-    ----------
-    selection : FeatureSelection or None
-        The published result.
-    metrics : dict
-        Sizes, what was selected of each view, each site's NMI and weight, how far they agree.
-    """
-
-    _settings: MUFSHTSettings
-    _views: AgreedViews
-    _survey: FeatureSurvey
-    _scaling: tuple[FeatureScaling, ...]
-    _last: RoundOutcome
-    _quality: dict[str, float]
-    _gamma: dict[str, float]
+class FedMUFSHTStrategy(ProtectedMUFSHTRun):
+    """Server half of Fed-MUFSHT."""
 
     def protocol(self, hello: dict[str, HelloReply]) -> Protocol:
         """Yield the exchanges of one run."""
@@ -88,27 +64,19 @@ class FedMUFSHTStrategy(FederatedStrategy):
         for site, error in schema_conflicts(hello).items():
             self.refuse(site, error)
         self._views = agree_on_views({site: hello[site] for site in self.sites})
+        if self.plan.protected:
+            yield from self._protected(ProtectedFeatures(self, hello, self._views))
+            return
         while not (yield from self._pool()):
             continue  # a site that was counted has left: count again without it
-        self._warn_of_dead()
-        self._warn_of_mixed_text()
-        if self.plan.n_clusters > max(self._views.dims):
-            self.warn(
-                f"n_clusters is {self.plan.n_clusters} but no view has more than "
-                f"{max(self._views.dims)} columns: the embeddings are larger than what they explain"
-            )
+        self._warn_of_data()
         self.start_rounds()
-        yield from self._rounds()
+        yield from self._rounds(self._play)
         ranking, scores = rank_weights(self._last.weights, self._survey, self._settings)
         self._require_weights()
         if self._settings.search == "keys":
             ranking = yield from self._refine(ranking)
         yield from self._finish(ranking, scores)
-
-    def model_arrays(self) -> ArrayRecord:
-        """Arrays of ``selection.npz``, empty before there is a selection."""
-        arrays = {} if self.selection is None else self.selection.arrays()
-        return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
     # -- before round 1 ----------------------------------------------------------------------
 
@@ -131,68 +99,19 @@ class FedMUFSHTStrategy(FederatedStrategy):
         )
         return True
 
-    def _require_weights(self) -> None:
-        if self._last.norm == 0:
-            raise ConfigError(
-                f"0 of {self._views.n_columns} columns have weights after round "
-                f"{len(self.state.history)}: lower mufsht.beta ({self._settings.beta:g})"
-            )
-
-    def _warn_of_mixed_text(self) -> None:
-        """Name views whose cells are counts at some sites and weights at others."""
-        for h, view in enumerate(self._views.names):
-            holding = sum(bool(self._views.held[site][h]) for site in self.sites)
-            weighted = round(float(self._survey.fractional[h]))
-            if 0 < weighted < holding:
-                self.warn(
-                    f"view '{view}' holds weights of words at {weighted} of {holding} sites and "
-                    "counts at the others: TF-IDF is applied at none; give counts at all of them"
-                )
-
-    def _warn_of_dead(self) -> None:
-        never = self._survey.count == 0
-        self._warn_of_columns(never, "are never observed")
-        self._warn_of_columns(self._dead & ~never, "are constant")
-
-    def _warn_of_columns(self, features: NDArray[np.bool_], why: str) -> None:
-        """Name the features (D,) that score 0, a view at a time."""
-        parts = np.split(features, np.cumsum(self._views.dims)[:-1])
-        for view, part in zip(self._views.descriptions, parts, strict=True):
-            found = [c for c, chosen in zip(view.columns, part, strict=True) if chosen]
-            if found:
-                named = ", ".join(f"'{c}'" for c in found[:_NAMED])
-                self.warn(
-                    f"{len(found)} of {len(view.columns)} columns of view '{view.name}' {why} "
-                    f"and score 0 ({named}{', ...' if len(found) > _NAMED else ''})"
-                )
-
-    @property
-    def _dead(self) -> NDArray[np.bool_]:
-        return np.concatenate([s.dead for s in self._scaling])
-
     # -- rounds ------------------------------------------------------------------------------
 
-    def _rounds(self) -> Generator[Exchange, Replies, None]:
-        k = self.plan.n_clusters
-        weights = initial_weights(self._views.n_columns, k, self.plan.seed)
-        before: float | None = None
-        for number in range(1, self.plan.max_rounds + 1):
-            replies = yield from self._round(number, weights)
-            self._keep(number, replies)
-            self._last = aggregate(
-                summed({site: reply.sums for site, reply in replies.items()}),
-                self._views.dims,
-                len(replies),
-            )
-            weights = self._last.weights
-            self.record_round(
-                number, self._last.objective, self._last.view_weights.tolist(), self._gamma
-            )
-            if self._quality:
-                now = float(np.mean([self._quality[site] for site in sorted(self._quality)]))
-                if before is not None and abs(now - before) < self.plan.tol:
-                    return
-                before = now
+    def _play(self, number: int, weights: Floats) -> Generator[Exchange, Replies, RoundOutcome]:
+        """Play one round: fit, weigh, add up."""
+        replies = yield from self._round(number, weights)
+        self._keep(number, replies)
+        outcome = aggregate(
+            summed({site: reply.sums for site, reply in replies.items()}),
+            self._views.dims,
+            len(replies),
+        )
+        self.record_round(number, outcome.objective, outcome.view_weights.tolist(), self._gamma)
+        return outcome
 
     def _keep(self, number: int, replies: Replies) -> None:
         """Restrict q and gamma to the sites that sent their weights; gamma sums to 1 again.
@@ -271,22 +190,7 @@ class FedMUFSHTStrategy(FederatedStrategy):
     def _finish(
         self, ranking: NDArray[np.int64], scores: Floats
     ) -> Generator[Exchange, Replies, None]:
-        survey, settings = self._survey, self._settings
-        selection = FeatureSelection(
-            views=self._views.names,
-            columns=tuple(view.columns for view in self._views.descriptions),
-            ranking=ranking,
-            scores=scores,
-            observed_share=survey.observed_share,
-            weights=self._last.weights,
-            scaling=self._scaling,
-            frequencies=survey.frequencies,
-            documents=survey.documents,
-            ratio=settings.ratio,
-            rank=settings.rank,
-            text=settings.text,
-            plan_id=self.plan.plan_id,
-        )
+        selection = self._selection(ranking, scores)
         request = SelectionRequest(*self.ids, selection)
         replies = yield Exchange(
             "finish",
@@ -295,38 +199,4 @@ class FedMUFSHTStrategy(FederatedStrategy):
             len(self.state.history),
         )
         self.checked(replies, lambda site, reply: None)
-        self.selection = selection
-        self._measure(selection)
-
-    def _measure(self, selection: FeatureSelection) -> None:
-        last = self._last
-        if last.kept < AGREEMENT:
-            self.warn(
-                f"the mean keeps {last.kept:.2f} of the norm of the sites' weights (below "
-                f"{AGREEMENT} they do not agree): the ranking says little about single sites"
-            )
-        empty = int((selection.scores[selection.support()] == 0).sum())
-        if empty and selection.scores.any():
-            self.warn(
-                f"{empty} of {int(selection.support().sum())} selected columns have score 0 and "
-                "say nothing: lower mufsht.ratio or mufsht.beta"
-            )
-        self._warn_of_columns(
-            ~last.observed & (self._survey.count > 0),
-            "are observed by no site with a weight in the last round",
-        )
-        names = selection.names
-        self.metrics = {
-            "objective": last.objective,
-            "rows": self._survey.rows,
-            "features": dict(zip(selection.views, selection.sizes, strict=True)),
-            "selected": {view: len(columns) for view, columns in selection.selected().items()},
-            "dead": [list(names[j]) for j in np.flatnonzero(self._dead)],
-            "quality": dict(self._quality),
-            "weights": dict(self._gamma),
-            "kept": last.kept,
-            "view_weights": dict(zip(selection.views, last.view_weights.tolist(), strict=True)),
-            "rank": selection.rank,
-            "ratio": selection.ratio,
-            "settings": asdict(self._settings),
-        }
+        self._publish(selection)

@@ -22,6 +22,7 @@ from privacy.fixed_point import FixedPoint
 from privacy.secagg import RunTerms, SecureSumServer, request_digest
 from strategies.base import FederatedStrategy
 from strategies.messages import (
+    AskRequest,
     CloseReply,
     CloseRequest,
     HelloReply,
@@ -144,6 +145,50 @@ class SumCollector:
         if self._server is None:
             return (yield from self._clear_sum(bodies, n_numbers, round_))
         return (yield from self._masked_sum(self._server, bodies, n_numbers, round_))
+
+    def ask(
+        self,
+        requests: Sequence[Message],
+        kind: type[Any],
+        check: Callable[[Any], None],
+        round_: int,
+    ) -> Exchanges:
+        """Ask all sites for a reply that the method gives in the clear, and return all of them.
+
+        Parameters
+        ----------
+        requests : sequence of Message
+            As for `sum`.
+        kind : type
+            Of the replies.
+        check : callable
+            Raises ProtocolError where a reply does not fit.
+        round_ : int
+
+        Raises
+        ------
+        QuorumLost
+            Where a site does not answer.
+        """
+        strategy, replies = self._strategy, Replies()
+        bodies = tuple(as_array(to_bytes(request)) for request in requests)
+        question = AskRequest(*strategy.ids, bodies)
+
+        def take(site: str, reply: Any) -> None:
+            check(reply)
+            replies[site] = reply
+
+        yield from self._gather(
+            "ask",
+            lambda sites: dict.fromkeys(sites, question),
+            (kind,),
+            round_,
+            strategy.sites,
+            len(strategy.sites),
+            take,
+            strategy.plan.quorum.timeout_s,
+        )
+        return replies
 
     def close(self, request: Message | None, round_: int) -> Exchanges:
         """End the run at the sites: they label their records, or only let go where it failed."""

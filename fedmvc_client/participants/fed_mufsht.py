@@ -215,6 +215,11 @@ class FedMUFSHTParticipant:
                 for view, part, n in zip(self._views, parts, documents, strict=True)
             ]
 
+    @property
+    def scaled(self) -> bool:
+        """Whether the scaling has come: it comes once."""
+        return bool(self._scaling)
+
     # -- rounds ------------------------------------------------------------------------------
 
     def round(self, request: FitRequest) -> FitReply | ShareReply:

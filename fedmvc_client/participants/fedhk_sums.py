@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import ConfigError, ProtocolError
+from configs.errors import ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.feature_choice import describe_chosen
 from fedmvc_client.outcomes import SiteResult
+from fedmvc_client.participants.declared import declared_bounds
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.sources import Records, Source
 from privacy.mechanisms import GaussianNoise
@@ -27,7 +28,6 @@ from strategies.messages import (
     SeedRequest,
     StatisticsReply,
     SurveyedView,
-    ViewDescription,
     declared_scaling,
     pack_figures,
     pack_local_model,
@@ -85,6 +85,15 @@ class FedHKSums:
         else:
             raise ProtocolError(f"a {type(request).__name__} cannot be adopted before a sum")
 
+    def ask(self, request: Message) -> Message:
+        """Refuse: everything this method sends is a sum.
+
+        Raises
+        ------
+        ProtocolError
+        """
+        raise ProtocolError(f"a {_named(request)} has no answer in the clear")
+
     def sums(self, request: Message) -> Floats:
         """Answer a request with sums (k,) in which one record counts at most 1.
 
@@ -115,6 +124,13 @@ class FedHKSums:
         if not isinstance(request, FinishRequest):
             raise ProtocolError(f"a {_named(request)} does not end a run")
         return self._inner.finish(request)[1]
+
+    def state(self) -> Mapping[str, NDArray[np.generic]]:
+        """Return nothing: all that a round needs comes with it."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take back nothing."""
 
     # -- one request each --------------------------------------------------------------------
 
@@ -218,24 +234,6 @@ class FedHKSums:
             partly = missing & ~missing.all(axis=1, keepdims=True)
             cut = np.where(partly, bounds.mean(axis=1), cut)
         return cut
-
-
-def declared_bounds(views: Sequence[ViewDescription]) -> dict[str, Floats]:
-    """Return the declared bounds (d_h, 2) of each view.
-
-    Raises
-    ------
-    ConfigError
-        Where a column has none.
-    """
-    for view in views:
-        if not view.bounded.all():
-            column = view.columns[int(np.argmin(view.bounded))]
-            raise ConfigError(
-                f"column '{column}' of view '{view.name}' has no bounds in schema.toml, and masks "
-                "or noise need them: declare bounds = [least, greatest] at all sites"
-            )
-    return {view.name: view.bounds for view in views}
 
 
 def _named(request: Message) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from configs.plan import RunPlan
 from fedmvc_client.outcomes import Outcome
 from fedmvc_client.participants.base import Arrays
 from fedmvc_client.participants.fedhk_sums import FedHKSums
+from fedmvc_client.participants.mufsht_sums import MUFSHTSums
+from fedmvc_client.participants.summands import Summands
 from fedmvc_client.safe import Safe
 from fedmvc_client.sources import Records, Source
 from privacy.fixed_point import to_ring
@@ -27,6 +29,7 @@ from privacy.mechanisms import GaussianNoise
 from privacy.protection import grid
 from privacy.secagg import RunTerms, SecureSumSite, request_digest
 from strategies.messages import (
+    AskRequest,
     CloseReply,
     CloseRequest,
     KeysReply,
@@ -41,39 +44,23 @@ from strategies.messages import (
     as_array,
     body_of,
     from_bytes,
+    to_bytes,
 )
 
-__all__ = ["MaskedParticipant", "NoisyParticipant", "ProtectedParticipant", "Summands"]
+__all__ = ["MaskedParticipant", "NoisyParticipant", "ProtectedParticipant"]
 
 Floats = NDArray[np.float64]
+Octets = NDArray[np.uint8]
 Ring = NDArray[np.uint64]
+T = TypeVar("T")
 
 log = logging.getLogger("fedmvc.site")
 
 
-class Summands(Protocol):
-    """The site half of a method as a protected run needs it."""
-
-    @property
-    def noise(self) -> GaussianNoise | None:
-        """The noise of one release; None where the plan has none."""
-        ...
-
-    def adopt(self, request: Message) -> None:
-        """Take what the next sum needs to know, and answer nothing."""
-        ...
-
-    def sums(self, request: Message) -> Floats:
-        """Answer with sums (k,) in which one record counts at most 1."""
-        ...
-
-    def finish(self, request: Message) -> Outcome:
-        """End the method's part; the outcome stays at the site."""
-        ...
-
-
 #: The sums of each method.
-_SUMMANDS: dict[str, type[Any]] = {"fedhk-mvfc": FedHKSums}
+_SUMMANDS: dict[str, type[Any]] = {"fedhk-mvfc": FedHKSums, "fed-mufsht": MUFSHTSums}
+#: Names of the arrays of a participant's state: adopted requests, and what is the method's own.
+_ADOPTED, _METHOD = "adopted_", "method_"
 
 
 class ProtectedParticipant:
@@ -109,7 +96,10 @@ class ProtectedParticipant:
                     "or leave the run"
                 )
             )
-        self._method: Summands = _SUMMANDS[plan.method](plan, run_id, source, records)
+        try:
+            self._method: Summands = _SUMMANDS[plan.method](plan, run_id, source, records)
+        except (DataRefused, PolicyRefused) as error:
+            raise self._declined(error) from error
         #: What was adopted, for a restarted worker: the method's requests as bytes.
         self._adopted: list[bytes] = []
         self._last = 0
@@ -151,30 +141,33 @@ class ProtectedParticipant:
         return CloseReply(self.run_id), outcome
 
     def state(self) -> Arrays:
-        """Return what was adopted and the last exchange."""
-        kept = {f"adopted_{i}": as_array(body) for i, body in enumerate(self._adopted)}
-        return {"last": np.array(self._last), "digest": as_array(self._last_digest), **kept}
+        """Return what was adopted, the last exchange, and the method's own state."""
+        return {
+            "last": np.array(self._last),
+            "digest": as_array(self._last_digest),
+            **{f"{_ADOPTED}{i}": as_array(body) for i, body in enumerate(self._adopted)},
+            **{f"{_METHOD}{name}": array for name, array in self._method.state().items()},
+        }
 
     def restore(self, state: Arrays) -> None:
         """Take back what `state` gave."""
         self._last = int(state["last"])
-        self._last_digest = np.asarray(state["digest"], np.uint8).tobytes()
-        for i in range(len(state) - 2):
-            self._adopt(np.asarray(state[f"adopted_{i}"], np.uint8).tobytes())
+        self._last_digest = _bytes(state["digest"])
+        for i in range(sum(name.startswith(_ADOPTED) for name in state)):
+            self._adopt(_bytes(state[f"{_ADOPTED}{i}"]))
+        self._method.restore(
+            {
+                name.removeprefix(_METHOD): array
+                for name, array in state.items()
+                if name.startswith(_METHOD)
+            }
+        )
 
     # -- one sum -----------------------------------------------------------------------------
 
     def _vector(self, request: SumRequest, digest: bytes) -> Ring:
         """Compute one release: sums, grid, payment, noise. Masks come after."""
-        if not request.bodies:
-            raise ProtocolError(f"site '{self.site}' was asked for a sum of nothing")
-        try:
-            for body in request.bodies[:-1]:
-                self._adopt(body.tobytes())
-            last = request.bodies[-1].tobytes()
-            sums = self._method.sums(from_bytes(last))
-        except (DataRefused, PolicyRefused) as error:
-            raise self._declined(error) from error
+        sums = self._answered(request.bodies, self._method.sums)
         noise = self._method.noise
         codec = grid(self.plan, noise)
         if noise is not None:
@@ -212,6 +205,17 @@ class ProtectedParticipant:
             reply=hashlib.sha256(body).hexdigest(),
         )
         return SumReply(self.run_id, exchange, vector)
+
+    def _answered(self, bodies: Sequence[Octets], answer: Callable[[Message], T]) -> T:
+        """Adopt all of the method's requests but the last, and let the method answer that one."""
+        if not bodies:
+            raise ProtocolError(f"site '{self.site}' was asked for an answer to nothing")
+        try:
+            for body in bodies[:-1]:
+                self._adopt(body.tobytes())
+            return answer(from_bytes(bodies[-1].tobytes()))
+        except (DataRefused, PolicyRefused) as error:
+            raise self._declined(error) from error
 
     def _adopt(self, body: bytes) -> None:
         """Adopt a request, once: every sum brings along what a site that was away would lack."""
@@ -281,6 +285,7 @@ class MaskedParticipant(ProtectedParticipant):
     ACTIONS: ClassVar[Mapping[str, type]] = {
         "keys": KeysRequest,
         "shares": SharesRequest,
+        "ask": AskRequest,
         "sum": SumRequest,
         "unmask": UnmaskRequest,
         "close": CloseRequest,
@@ -299,8 +304,10 @@ class MaskedParticipant(ProtectedParticipant):
             roster,
             self._safe.vault(run_id),
         )
+        #: The last question that was answered in the clear, and the reply's bytes.
+        self._question, self._reply = b"", b""
 
-    def answer(self, request: Any) -> KeysReply | SharesReply | SumReply | UnmaskReply:
+    def answer(self, request: Any) -> Message:
         """Answer a request of any action but close."""
         if isinstance(request, KeysRequest):
             return KeysReply(self.run_id, as_array(self._masks.keys()))
@@ -312,7 +319,35 @@ class MaskedParticipant(ProtectedParticipant):
         if isinstance(request, UnmaskRequest):
             answer = self._masks.unmask(request.exchange, request.survivors)
             return UnmaskReply(self.run_id, request.exchange, as_array(answer))
-        return self._sum(request)
+        return self._ask(request) if isinstance(request, AskRequest) else self._sum(request)
+
+    def state(self) -> Arrays:
+        """Return also what was last answered in the clear."""
+        asked = {"question": as_array(self._question), "reply": as_array(self._reply)}
+        return {**super().state(), **asked}
+
+    def restore(self, state: Arrays) -> None:
+        """Take back what `state` gave."""
+        super().restore(state)
+        self._question, self._reply = _bytes(state["question"]), _bytes(state["reply"])
+
+    def _ask(self, request: AskRequest) -> Message:
+        """Answer in the clear, where the method has such an answer; once more with the same bytes.
+
+        The masks hide nothing of it, so the method says what it may hold.
+        """
+        question = hashlib.sha256(body_of(request.bodies)).digest()
+        if question != self._question:
+            reply = to_bytes(self._answered(request.bodies, self._method.ask))
+            self._question, self._reply = question, reply
+            self._safe.audit.write(
+                "answered in the clear",
+                run=self.run_id,
+                bytes=len(reply),
+                request=question.hex(),
+                reply=hashlib.sha256(reply).hexdigest(),
+            )
+        return from_bytes(self._reply)
 
     def _sum(self, request: SumRequest) -> SumReply:
         if request.senders:
@@ -321,6 +356,10 @@ class MaskedParticipant(ProtectedParticipant):
         digest = self._digest(request)
         stored = self._masks.answered(request.exchange, digest, request.previous)
         if stored is not None:
+            if request.exchange > self._last:
+                # killed after the upload was stored and before the method's state was
+                self._answered(request.bodies, self._method.sums)
+                self._last, self._last_digest = request.exchange, digest
             return SumReply(self.run_id, request.exchange, stored)
         vector = self._vector(request, digest)
         masked = self._masks.upload(request.exchange, digest, request.previous, vector)
@@ -331,3 +370,7 @@ class MaskedParticipant(ProtectedParticipant):
             self._masks.close(request.exchange, request.survivors)
         else:
             self._masks.abort()
+
+
+def _bytes(array: NDArray[np.generic]) -> bytes:
+    return np.asarray(array, np.uint8).tobytes()
