@@ -319,8 +319,9 @@ def _end(code: int, stop_reason: str) -> None:
 
 def _log_row(row: dict[str, str]) -> None:
     print(
-        f"round {row['round']}: J {row['objective'] or 'annealing'}, view weights "
-        f"{row['view_weights']}, sites {row['sites']}, {row['bytes_up']} B up, {row['seconds']} s",
+        f"round {row['round']}: J {row['objective'] or 'not measured'}, view weights "
+        f"{row['view_weights'] or 'not measured'}, sites {row['sites']}, {row['bytes_up']} B up, "
+        f"{row['seconds']} s",
         file=sys.stderr,
     )
 

@@ -24,7 +24,12 @@ _VISIBLE = 12
 
 
 def _objective(value: float) -> str:
-    return "annealing" if math.isnan(value) else f"{value:.8g}"
+    """Write J; while the bandwidth anneals, or behind noise, there is none."""
+    return "not measured" if math.isnan(value) else f"{value:.8g}"
+
+
+def _weights(values: list[float]) -> str:
+    return " ".join(f"{w:.3f}" for w in values) or "not measured"
 
 
 def log_round(state: RunState) -> None:
@@ -34,7 +39,7 @@ def log_round(state: RunState) -> None:
         "round %d: J %s, view weights %s, %d sites, %d B up, %d B down, %.2f s",
         last.round,
         _objective(last.objective),
-        " ".join(f"{w:.3f}" for w in last.view_weights),
+        _weights(last.view_weights),
         len(last.sites),
         last.bytes_up,
         last.bytes_down,
@@ -50,7 +55,7 @@ def _table(state: RunState) -> Table:
         table.add_row(
             str(record.round),
             _objective(record.objective),
-            " ".join(f"{w:.3f}" for w in record.view_weights),
+            _weights(record.view_weights),
             str(len(record.sites)),
             f"{record.bytes_up:,}",
             f"{record.bytes_down:,}",

@@ -106,31 +106,36 @@ def _of_labels(result: RunResult) -> list[str]:
 
 
 def _of_selection(result: RunResult, selection: FeatureSelection) -> list[str]:
-    """Say what a selection found: how many columns of each view, the first of them, the sites."""
+    """Say what a selection found: how many columns of each view, the first of them, the sites.
+
+    With noise there is no count of patients, no view weight and no agreement.
+    """
     metrics = result.metrics
-    # a site that left in a round was counted before round 1
-    when = " before round 1; at the end" if result.dropped else " at"
-    lines = [f"patients     {metrics['rows']}{when} {len(result.sites)} sites"]
+    lines = []
+    if "rows" in metrics:
+        # a site that left in a round was counted before round 1
+        when = " before round 1; at the end" if result.dropped else " at"
+        lines.append(f"patients     {metrics['rows']}{when} {len(result.sites)} sites")
     m = sum(metrics["selected"].values())
     lines.append(
         f"selected     {m} of {len(selection.ranking)} columns (ratio {selection.ratio:g})"
     )
-    for view, weight in metrics["view_weights"].items():
-        lines.append(
-            f"view {view}: {metrics['selected'][view]} of {metrics['features'][view]} columns, "
-            f"weight {weight:.3f}"
-        )
+    view_weights = metrics.get("view_weights", {})
+    for view, found in metrics["selected"].items():
+        weight = f", weight {view_weights[view]:.3f}" if view in view_weights else ""
+        lines.append(f"view {view}: {found} of {metrics['features'][view]} columns{weight}")
     first = [row for _, row in zip(range(min(m, _COLUMNS_SHOWN)), selection.rows(), strict=False)]
     named = ", ".join(f"{row['view']}.{row['column']} {row['score']:.3f}" for row in first)
     lines.append(f"first        {named}{', ...' if m > len(first) else ''}")
     for site, weight in metrics["weights"].items():
-        quality = metrics["quality"].get(site)
+        quality = metrics.get("quality", {}).get(site)
         own = "" if quality is None else f"its own clusterings agree to NMI {quality:.3f}, "
         lines.append(f"site '{site}': {own}weight {weight:.3f}")
-    lines.append(
-        f"agreement    the mean keeps {metrics['kept']:.3f} of the norm of the sites' weights "
-        "(1 = they agree)"
-    )
+    if "kept" in metrics:
+        lines.append(
+            f"agreement    the mean keeps {metrics['kept']:.3f} of the norm of the sites' weights "
+            "(1 = they agree)"
+        )
     return lines
 
 
