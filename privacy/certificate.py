@@ -10,6 +10,7 @@ from privacy.disclosure import disclosures
 from privacy.label_privacy import label_limits, label_messages, label_terms
 from privacy.mechanisms import GaussianNoise
 from privacy.paper_mechanism import NO_GUARANTEE
+from privacy.selection_privacy import SITE_LEVEL_UTILITY
 
 __all__ = ["certificate"]
 
@@ -17,6 +18,7 @@ _POOLED_EXTREMES = "pooled extremes exchanged before round 1"
 _POOLED_MOMENTS = "pooled means and variances exchanged before round 1"
 _OWN_EXTREMES = "each site scales by its own extremes, which stay there"
 _DECLARED = "declared in schema.toml"
+_UNIT_ROWS = "none needed: each document is scaled to unit length"
 
 _ASSUMED = {
     "fedhk-mvfc": "the server is trusted with each site's sums over its records",
@@ -38,9 +40,14 @@ _PLAIN = (
 )
 _MASKED_ALONE = (
     "secure aggregation without noise is not anonymity: exact sums over a whole run can rebuild "
-    "records, and a server that chooses the centres can single one record out of the sum of all "
-    "sites",
+    "records, and a server that chooses what the sites compute (centres, or the weights they start "
+    "from) can single one record out of the sum of all sites",
 )
+_WEIGHED = (
+    "each site's NMI, which the server sees in the clear; a site that this gives nearly all of the "
+    "weight is nearly alone in the sum",
+)
+_USELESS = (f"that the result says anything: {SITE_LEVEL_UTILITY}",)
 _NEVER = (
     "the correctness of the result against a server that lies",
     "who takes part, and which records several sites share: a patient of two sites pays at both",
@@ -117,7 +124,7 @@ def certificate(
 
 def _bounds(plan: RunPlan) -> str:
     if plan.protected:
-        return _DECLARED
+        return _DECLARED if plan.needs_bounds else _UNIT_ROWS
     if plan.method == "tensor-fmvc":
         return _OWN_EXTREMES
     return _POOLED_MOMENTS if plan.method == "fed-mufsht" else _POOLED_EXTREMES
@@ -192,4 +199,8 @@ def _not_covered(plan: RunPlan) -> str:
         parts = (*parts, *_NOISY)
     elif mechanism == "randomised-response":
         parts = (*label_limits(plan), *parts)
+    if plan.method == "fed-mufsht" and mechanism == "gaussian":
+        parts = (*parts, *_USELESS)
+    elif plan.method == "fed-mufsht" and plan.mufsht.weighting != "uniform":
+        parts = (*_WEIGHED, *parts)
     return "; ".join(parts)

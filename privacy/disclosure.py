@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from configs.plan import RunPlan
 from privacy.label_privacy import label_disclosures
+from privacy.selection_privacy import selection_disclosures
 
 __all__ = ["disclosures"]
 
@@ -25,9 +26,9 @@ def disclosures(plan: RunPlan) -> tuple[str, ...]:
     """
     if plan.method == "tensor-fmvc":
         return _vertical(plan)
-    if plan.method == "fedhk-mvfc" and plan.protected:
-        return _horizontal_sums(plan)
-    return _selecting(plan) if plan.method == "fed-mufsht" else _horizontal(plan)
+    if plan.method == "fed-mufsht":
+        return selection_disclosures(plan, _masks(plan))
+    return _horizontal_sums(plan) if plan.protected else _horizontal(plan)
 
 
 def _vertical(plan: RunPlan) -> tuple[str, ...]:
@@ -168,12 +169,13 @@ def _masks(plan: RunPlan) -> tuple[str, ...]:
     if terms is None:
         return ("Without masks the server sees this site's own noisy sums.",)
     honest = terms.least_contributors - terms.colluders
+    chosen = "the centres" if plan.method == "fedhk-mvfc" else "the weights that sites start from"
     alone = (
         ()
         if plan.privacy.mechanism == "gaussian"
         else (
             "Masks without noise are not anonymity: the exact sums of many rounds can rebuild "
-            "records, and a server that chooses the centres can single one record out of the sum "
+            f"records, and a server that chooses {chosen} can single one record out of the sum "
             "over all sites.",
         )
     )
@@ -214,52 +216,6 @@ def _noise(plan: RunPlan) -> tuple[str, ...]:
         f"(but for a probability delta = {privacy.delta:g}); {placed}.",
         "The noise does not cover who takes part, how long a site takes, that a site declines, or "
         "what somebody exports from its results.",
-    )
-
-
-def _selecting(plan: RunPlan) -> tuple[str, ...]:
-    settings, uniform = plan.mufsht_settings(), plan.mufsht.weighting == "uniform"
-    cells = (
-        "for each word how many documents have it, then the sum and the sum of squares of its "
-        "weights: where only one document has a word, these sums are that document's own"
-        if settings.text
-        else "for each column with at least policy.min_cell observed cells how many they are and "
-        "their sum, then their sum and sum of squares about the pooled mean: so the site's own "
-        "mean and variance of each column, from which one enormous value can be read"
-    )
-    turn = (
-        "the site's weights W, divided by the number of sites (no figure on their quality is sent)"
-        if uniform
-        else "one figure q on how well the selected columns repeat the site's own grouping (no "
-        "label is read), and then the site's weights W times the weight gamma that follows from it"
-    )
-    keys = (
-        ("At the end the server gets which columns the site itself would choose.",)
-        if settings.search == "keys"
-        else ()
-    )
-    return (
-        "Rows, ids, row order, labels, embeddings and imputed values stay at the site.",
-        "The server gets the names, units and declared bounds of the columns; the number of "
-        f"records, and how many hold each view; {cells}.",
-        f"Each round, at most {plan.max_rounds}, the server gets {turn}; with them which columns "
-        "the site observes, its view weights, its objective and the size of W.",
-        f"W holds {plan.n_clusters} numbers for each column, and these are linear combinations of "
-        "the site's records: without secure aggregation the server sees those of each single site "
-        "and can read an unusual record from them almost as it is (one three times as large as the "
-        "other 99: cosine 0.99 with a mix of the columns of W), and of a site with few records "
-        "much of any record: the site trusts the server not to.",
-        "Every site receives the pooled scaling of the columns and, each round, the weighted mean "
-        "of the weights of all sites: with two sites each can work out much of the other's.",
-        *keys,
-        "At the end every site and the server keep the ranking of the columns with scores, the "
-        "share of the cells that is observed over all sites, the mean weights and the scaling: "
-        "what is selected tells something about the patients of all sites.",
-        "A refusal tells the server counts, such as of rows or of negative cells, and names of "
-        "views and columns, and never an id or a value.",
-        "Labels, ids and what a stopped run left lie in the site's own folders (results, state), "
-        "closed to users outside their group, until somebody removes them.",
-        "There is no differential privacy and no secure aggregation.",
     )
 
 
