@@ -34,12 +34,13 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
     # why a run did not complete is the error's sentence, on standard error
     why = f": {result.stop_reason}" if result.status == "completed" else ""
     lines = [f"{result.status} after {result.rounds} rounds, {result.wall_s:.1f} s{why}"]
-    if result.model is not None and result.metrics:
+    if result.model is not None:
         lines += _of_model(result, result.model)
     elif result.selection is not None:
         lines += _of_selection(result, result.selection)
     elif "cluster_sizes" in result.metrics:
         lines += _of_labels(result)
+    lines += _of_privacy(result.certificate)
     for method, score in scores.items():
         values = f"NMI {score['nmi']:.4f}, ARI {score['ari']:.4f}"
         lines.append(f"{method}: accuracy {score['accuracy']:.4f}, {values}")
@@ -56,29 +57,48 @@ def summary(result: RunResult, out: Path, scores: dict[str, Any]) -> str:
 
 
 def _of_model(result: RunResult, model: ClusterModel) -> list[str]:
-    """Say what a run's model is: weights, sizes, centres."""
+    """Say what a run's model is: weights, sizes, centres; with noise nobody counted patients."""
     metrics, lines = result.metrics, []
-    rows = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
-    lines.append(f"patients     {metrics['rows']} ({rows})")
+    if metrics:
+        rows = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
+        lines.append(f"patients     {metrics['rows']} ({rows or 'all sites together'})")
     weights = ", ".join(
         f"{view} {weight:.3f}" for view, weight in zip(model.views, model.view_weights, strict=True)
     )
     lines.append(f"view weights {weights}")
-    lines.append(f"objective J  {metrics['objective']:.8g}")
-    sizes = metrics["expected_cluster_sizes"]
+    if metrics:
+        lines.append(f"objective J  {metrics['objective']:.8g}")
+    n_clusters = model.centers[0].shape[0]
+    sizes = metrics.get("expected_cluster_sizes", [None] * n_clusters)
     for k, size in enumerate(sizes[:_CLUSTERS_SHOWN]):
         centers = "; ".join(
             f"{view} ({_shortened(center[k])})"
             for view, center in zip(model.views, model.centers, strict=True)
         )
-        lines.append(f"cluster {k}    expected size {size:.0f}, centre {centers}")
+        expected = "" if size is None else f"expected size {size:.0f}, "
+        lines.append(f"cluster {k}    {expected}centre {centers}")
     if len(sizes) > _CLUSTERS_SHOWN:
         lines.append(f"and {len(sizes) - _CLUSTERS_SHOWN} clusters more: see model.npz")
-    lines.append(
-        f"partition    coefficient {metrics['partition_coefficient']:.3f} "
-        "(1 = crisp memberships, 1/c = no structure)"
-    )
+    if metrics:
+        lines.append(
+            f"partition    coefficient {metrics['partition_coefficient']:.3f} "
+            "(1 = crisp memberships, 1/c = no structure)"
+        )
     return lines
+
+
+def _of_privacy(certificate: dict[str, Any]) -> list[str]:
+    """Say what a run guarantees, where it guarantees something."""
+    parts = []
+    if certificate["threshold"] is not None:
+        parts.append("the server saw sums over sites only")
+    if certificate["epsilon"] is not None:
+        alone = certificate["epsilon_if_others_collude"]
+        parts.append(
+            f"epsilon {certificate['epsilon']:.3f} at delta {certificate['delta']:g} for "
+            f"{certificate['unit'].split(';')[0]}, {alone:.3f} if all other sites collude"
+        )
+    return [f"privacy      {'; '.join(parts)}"] if parts else []
 
 
 def _of_labels(result: RunResult) -> list[str]:
