@@ -28,7 +28,7 @@ from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.declared import declared_bounds
-from fedmvc_client.participants.kinds import kind_of, meant_for
+from fedmvc_client.participants.kinds import kind_of, meant_for, replies_of
 from fedmvc_client.policy import enforce_cohort, enforce_plan
 from fedmvc_client.site_certificate import site_certificate
 from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
@@ -119,11 +119,12 @@ class SiteWorker:
                 f"site '{self.site}' was sent a {type(message).__name__}, not a request"
             )
         run_id, plan_id = getattr(message, "run_id", ""), getattr(message, "plan_id", "")
-        kind = kind_of(self._plan(run_id, plan_id))
+        plan = self._plan(run_id, plan_id)
+        kind = kind_of(plan)
         if kind not in actions:
             raise ProtocolError(
-                f"site '{self.site}' was sent a {type(message).__name__}, but the run's plan is of "
-                "another method or has masked or noisy sums"
+                f"site '{self.site}' was sent a {type(message).__name__}, which has no part in a "
+                f"run of method '{plan.method}' with {replies_of(plan)} replies"
             )
         return self._act(run_id, actions[kind], message, body)
 

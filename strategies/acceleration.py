@@ -364,8 +364,7 @@ class FixedPointDriver:
         A dropped start is never the best: the one it lost to is still there.
         """
         kept = [i for i, s in enumerate(self.starts) if s.status != "dropped"]
-        objectives = self._objectives
-        return kept[first_among_best([objectives[i] for i in kept], self.tol)]
+        return kept[first_among_best([self._objectives[i] for i in kept], self.tol)]
 
     @property
     def converged(self) -> bool:

@@ -11,7 +11,7 @@ from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.participants.protected import MaskedParticipant, NoisyParticipant
 from fedmvc_client.participants.tensor_fmvc import TensorParticipant
 
-__all__ = ["kind_of", "meant_for"]
+__all__ = ["kind_of", "meant_for", "replies_of"]
 
 #: The site half of each method where nothing hides its replies.
 _PLAIN: dict[str, type[Participant]] = {
@@ -27,6 +27,13 @@ def kind_of(plan: RunPlan) -> type[Participant]:
     if not plan.protected:
         return _PLAIN[plan.method]
     return MaskedParticipant if plan.privacy.secure_aggregation else NoisyParticipant
+
+
+def replies_of(plan: RunPlan) -> str:
+    """Say what hides a site's replies in a run: "masked", "noisy" or "plain"."""
+    if plan.privacy.secure_aggregation:
+        return "masked"
+    return "noisy" if plan.protected else "plain"
 
 
 def meant_for(request: type) -> Mapping[type[Participant], str]:

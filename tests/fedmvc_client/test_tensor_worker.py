@@ -444,10 +444,10 @@ def test_requests_of_the_other_method_are_refused(honest, site):
         run_id, plan_id, 1, np.arange(1), (np.zeros((1, 3, 5)),), np.ones((1, 1)),
         np.ones((1, 1)), -1, np.zeros((1, 0), np.int64),
     )  # fmt: skip
-    for request, action in ((prepare, "prepare"), (round_, "round")):
+    for request in (prepare, round_):
         sentence = honest.refused(request)
-        assert f"asked to {action} as in 'fedhk-mvfc'" in sentence
-        assert "plan is of another method" in sentence
+        assert f"was sent a {type(request).__name__}" in sentence
+        assert "no part in a run of method 'tensor-fmvc' with plain replies" in sentence
     other = plan_of(3)
     there = folder_worker(site)
     run = "9" * 36
@@ -456,7 +456,7 @@ def test_requests_of_the_other_method_are_refused(honest, site):
     )
     for kind in (m.LinkRequest, m.AlignRequest, m.SweepRequest, m.OutcomeRequest):
         request = dataclasses.replace(honest.tape.of(kind), run_id=run, plan_id=other.plan_id)
-        assert "as in 'tensor-fmvc'" in refused(there, request)
+        assert "no part in a run of method 'fedhk-mvfc'" in refused(there, request)
 
 
 def test_a_message_cut_short_is_refused_without_a_value(honest):
