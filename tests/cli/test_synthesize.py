@@ -6,7 +6,10 @@ import pytest
 from fedmvc_server.cli import app as server
 from tests.cli.commands import call, files_in
 
-SITE_FILES = {"site.toml", "schema.toml", "ecg.csv", "imaging.csv"}
+SITE_FILES = {
+    *("site.toml", "schema.toml", "ecg.csv", "imaging.csv"),
+    *("roster.json", "state/identity.pem"),
+}
 
 
 def test_says_what_it_wrote(tmp_path):

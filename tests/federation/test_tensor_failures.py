@@ -167,9 +167,14 @@ def data(pristine, tmp_path):
 
 def left_in(data, out):
     """Return the files that a run left: at the server, and at the sites beside their own."""
-    own = {"site.toml", "schema.toml", "linkage.key", "truth.csv"}
-    at_sites = {p.name for p in data.rglob("*") if p.is_file() and p.suffix != ".csv"}
-    return {p.name for p in out.iterdir()}, at_sites - own
+    own = {"site.toml", "schema.toml", "roster.json", "linkage.key", "identity.pem"}
+    books = {"audit.jsonl", *(f"register.db{end}" for end in ("", "-shm", "-wal"))}
+    at_sites = {
+        p.name
+        for p in data.rglob("*")
+        if p.is_file() and p.suffix != ".csv" and p.parent.name != "plans"
+    }
+    return {p.name for p in out.iterdir()}, at_sites - own - books
 
 
 def test_too_small_an_overlap_is_3_and_its_size_goes_nowhere(data, tmp_path):

@@ -225,10 +225,11 @@ def test_the_site_keeps_labels_of_its_own_records_and_nothing_of_the_set_up(fini
         folder = data / name
         (kept,) = (folder / "results").iterdir()
         assert kept.name == result.run_id
-        assert [path.name for path in kept.iterdir()] == ["membership.parquet"]
-        assert [p for p in (folder / "state").rglob("*") if p.is_file()] == [
-            folder / "state" / "linkage.key"
-        ]
+        assert {path.name for path in kept.iterdir()} == {"membership.parquet", "certificate.json"}
+        state = {p.name for p in (folder / "state").rglob("*") if p.is_file()}
+        assert state - {"register.db-shm", "register.db-wal"} == {
+            *("linkage.key", "audit.jsonl", "register.db"),
+        }
         again = worker.result(result.run_id)
         assert by_id(again) == by_id(result.site_results[name])
         assert again.membership.shape == (150, 3)

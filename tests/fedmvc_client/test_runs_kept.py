@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +50,9 @@ def ask(worker, request):
 
 
 def taped(sites):
-    """Run PLAN; return the first site's requests by kind and the result."""
+    """Run PLAN on a copy; return the first site's requests by kind, its folder and the result."""
     seen = {}
+    sites = shutil.copytree(sites, sites.parent / "recorded")
 
     def tap(worker, body):
         seen.setdefault(type(from_bytes(body)), body)
@@ -59,7 +61,7 @@ def taped(sites):
     workers = {name: folder_worker(sites / name) for name in ("st-anna", "charite-nord")}
     result = federate(PLAN, workers, change={"st-anna": tap})
     assert result.status == "completed", result.stop_reason
-    return [seen[kind] for kind in KINDS], result
+    return [seen[kind] for kind in KINDS], sites / "st-anna", result
 
 
 def test_runs_without_an_end_leave_eight_folders(site):
@@ -85,8 +87,8 @@ def test_a_run_folder_that_is_asked_again_is_not_the_one_to_go(site):
     assert kept == {*runs, "99999999-aaaa"} - {runs[1]}
 
 
-def test_results_are_never_overwritten(sites, site):
-    requests, result = taped(sites)
+def test_results_are_never_overwritten(sites):
+    requests, site, result = taped(sites)
     folder = site / "results" / result.run_id
     before = (folder / "membership.parquet").read_bytes()
     for worker in (folder_worker(site), folder_worker(site)):
@@ -98,21 +100,27 @@ def test_results_are_never_overwritten(sites, site):
     assert not any((site / "state" / "runs").iterdir())
 
 
+def test_a_run_that_is_over_is_refused_even_where_its_results_are_gone(sites):
+    requests, site, result = taped(sites)
+    (site / "results" / result.run_id).rename(site / "aside")
+    worker = folder_worker(site)
+    replies = [from_bytes(worker.handle(body)) for body in requests]
+    assert [(type(r), r.code) for r in replies] == [(Refusal, 8)] * len(KINDS)
+    assert f"run {result.run_id[:8]} is over here" in replies[0].message
+
+
 def test_results_of_another_process_stand_in_the_way_of_finish(sites, site):
-    requests, result = taped(sites)
-    folder = site / "results" / result.run_id
-    folder.rename(site / "aside")
+    requests, other, _ = taped(sites)
     worker = folder_worker(site)
     for body in requests[:4]:
         assert not isinstance(from_bytes(worker.handle(body)), Refusal)
-    (site / "aside").rename(folder)
+    shutil.copytree(other / "results", site / "results")
     assert "already has results" in from_bytes(worker.handle(requests[4])).message
 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_same_hello_again_leaves_a_running_run_alone(sites, site, restart):
-    requests, result = taped(sites)
-    (site / "results" / result.run_id).rename(site / "aside")
+    requests, _, _ = taped(sites)
     worker = folder_worker(site)
     for body in requests[:3]:
         assert not isinstance(from_bytes(worker.handle(body)), Refusal)
@@ -163,8 +171,7 @@ def test_a_failing_disk_is_told_without_a_path(sites, site, monkeypatch, error, 
         reply = prepared(site)
         assert (reply.code, "its file cannot be read" in reply.message) == (3, True)
     else:
-        requests, result = taped(sites)
-        (site / "results" / result.run_id).rename(site / "aside")
+        requests, _, _ = taped(sites)
         worker = folder_worker(site)
         for body in requests[:4]:
             worker.handle(body)

@@ -290,18 +290,27 @@ def test_more_runs_than_fit_in_memory_go_on_from_the_state_folder(site):
         assert isinstance(ask(worker, request), m.PrepareReply)
 
 
-def test_a_second_hello_starts_the_run_anew(untouched, tmp_path, site):
-    """A set-up of an earlier plan under the same run id must not come back."""
+def test_a_run_that_began_takes_no_other_plan_and_goes_on(untouched, tmp_path, site):
+    prepare = m.PrepareRequest(RUN, PLAN.plan_id, ("ecg", "imaging"), np.array([2, 2]))
+    other = plan_of(3, profile="paper")
     worker = folder_worker(site)
     ask(worker, hello())
-    ask(worker, m.PrepareRequest(RUN, PLAN.plan_id, ("ecg", "imaging"), np.array([2, 2])))
-    other = plan_of(3, profile="paper")
-    ask(worker, hello(other))
+    first = to_bytes(ask(worker, prepare))
     for again in (worker, folder_worker(site)):
-        seed = from_bytes(
-            to_bytes(m.SeedRequest(RUN, other.plan_id, (), np.ones(0), (), np.ones(0), (), 3, 1, 0))
-        )
-        assert "before prepare" in refused(again, seed, 8)
+        sentence = f"belongs to plan {PLAN.plan_id[:12]}, not {other.plan_id[:12]}"
+        assert sentence in refused(again, hello(other), 8)
+        assert to_bytes(ask(again, prepare)) == first
+
+
+def test_a_hello_alone_leaves_the_run_id_to_another_plan(site):
+    """What the first plan asked must not come back under the second."""
+    other = plan_of(3, profile="paper")
+    worker = folder_worker(site)
+    ask(worker, hello())
+    ask(worker, hello(other))
+    prepare = m.PrepareRequest(RUN, PLAN.plan_id, ("ecg", "imaging"), np.array([2, 2]))
+    for again in (worker, folder_worker(site)):
+        assert f"belongs to plan {other.plan_id[:12]}" in refused(again, prepare, 8)
 
 
 # -- what stays ------------------------------------------------------------------------------
@@ -398,7 +407,10 @@ def test_results_are_whole_and_only_at_the_site(untouched, tmp_path):
     _, result = recorded(untouched, tmp_path, PLAN)
     folder = tmp_path / "recorded" / "st-anna" / "results" / result.run_id
     names = {path.name for path in folder.iterdir()}
-    assert names == {"membership.parquet", "personal_model.npz", "model.npz", "model.json"}
+    assert names == {
+        *("membership.parquet", "personal_model.npz", "model.npz", "model.json"),
+        "certificate.json",
+    }
     assert [p.name for p in folder.parent.iterdir()] == [result.run_id]
     kept = read_results(folder)
     np.testing.assert_allclose(kept.membership.sum(axis=1), 1.0, atol=1e-12)
