@@ -72,6 +72,11 @@ def check_terms(n_sites: int, colluders: int, dropouts: int, threshold: int) -> 
         One sentence with the numbers and the way out.
     """
     n, c, d, t = n_sites, colluders, dropouts, threshold
+    if c < 1:
+        raise ConfigError(
+            f"privacy.colluders is {c}: give at least 1, since every site is curious about the "
+            "others and knows its own data"
+        )
     honest = n - d - c
     if honest < _LEAST_HONEST:
         raise ConfigError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.errors import ProtocolError
 from privacy.canonical import pack
 
 __all__ = [
@@ -103,6 +104,13 @@ class SumRequest:
     bodies: tuple[Octets, ...]
     senders: tuple[str, ...]
     envelopes: tuple[Octets, ...]
+
+    def __post_init__(self) -> None:
+        if self.exchange < 1 or len(self.senders) != len(self.envelopes):
+            raise ProtocolError(
+                f"a request for sum {self.exchange} with {len(self.envelopes)} envelopes of "
+                f"{len(self.senders)} senders: numbers start at 1, and each envelope has a sender"
+            )
 
 
 @dataclass(frozen=True)

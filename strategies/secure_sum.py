@@ -104,8 +104,6 @@ class SumCollector:
         if self._terms is not None:
             roster = _common_roster(self._terms, hello)
             self._server = SecureSumServer(RunTerms(*strategy.ids, roster, self._terms))
-        self._opened = 0
-        self._survivors: tuple[str, ...] = ()
         self._delivered: set[str] = set()
 
     def set_up(self) -> Generator[Exchange, Replies, None]:
@@ -194,7 +192,8 @@ class SumCollector:
         """End the run at the sites: they label their records, or only let go where it failed."""
         body = as_array(b"" if request is None else to_bytes(request))
         strategy = self._strategy
-        closing = CloseRequest(*strategy.ids, self._opened, self._survivors, body)
+        exchange, survivors = (0, ()) if self._server is None else self._server.named
+        closing = CloseRequest(*strategy.ids, exchange, survivors, body)
         replies = yield Exchange(
             "close",
             dict.fromkeys(strategy.sites, closing),
@@ -218,7 +217,7 @@ class SumCollector:
             requests[site] = SumRequest(
                 *self._strategy.ids,
                 self.exchanges,
-                self._survivors,
+                () if self._server is None else self._server.previous,
                 tuple(bodies),
                 tuple(envelopes),
                 tuple(as_array(e) for e in envelopes.values()),
@@ -250,7 +249,7 @@ class SumCollector:
                 f"all {terms.exchanges} exchanges that the sites made keys for are used up: raise "
                 "privacy.spare_exchanges and start another run"
             )
-        digest = request_digest(*ids, number, self._survivors, body_of(bodies))
+        digest = request_digest(*ids, number, server.previous, body_of(bodies))
         server.begin(number, digest, n_numbers)
 
         def take(site: str, reply: SumReply) -> None:
@@ -282,7 +281,6 @@ class SumCollector:
             max(patience, _LEAST_UNMASK_S),
         )
         total = server.open()
-        self._opened, self._survivors = number, survivors
         missing = [site for site in terms.participants if site not in survivors]
         if missing:
             self._strategy.warn(

@@ -351,7 +351,7 @@ class MaskedParticipant(ProtectedParticipant):
 
     def _sum(self, request: SumRequest) -> SumReply:
         if request.senders:
-            pairs = zip(request.senders, request.envelopes, strict=False)
+            pairs = zip(request.senders, request.envelopes, strict=True)
             self._masks.receive({sender: envelope.tobytes() for sender, envelope in pairs})
         digest = self._digest(request)
         stored = self._masks.answered(request.exchange, digest, request.previous)
