@@ -33,7 +33,8 @@ def test_default_dropouts_and_threshold_against_one_colluder(n, d, t):
 
 def test_terms_are_safe_exactly_where_all_conditions_hold():
     for n, c, d, t in itertools.product(range(1, 12), range(4), range(5), range(1, 12)):
-        safe = t <= n - d and 2 * t > n + c and (n - c) * d < (d + 1) * (t - c) and n - d - c >= 2
+        opens = t <= n - d and 2 * t > n + c and (n - c) * d < (d + 1) * (t - c)
+        safe = c >= 1 and opens and n - d - c >= 2
         try:
             check_terms(n, c, d, t)
         except ConfigError:
