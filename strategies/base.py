@@ -68,11 +68,15 @@ class FederatedStrategy(Strategy):
         What the method measured of its result.
     absences : dict[str, Absence]
         Sites without a fitting reply to the last exchange, where that was lenient.
+    clock, sleep : callable
+        Seconds that only grow, and how to let some pass: between two looks for sites.
     """
 
     model: ClusterModel | None = None
     selection: FeatureSelection | None = None
     noise: GaussianNoise | None = None
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(
         self,
@@ -127,7 +131,10 @@ class FederatedStrategy(Strategy):
         self._running = self.protocol(self._admit(grid))
         self._pending = next(self._running, None)
         while self._pending is not None:
-            self._ask(grid, self._pending)
+            try:
+                self._ask(grid, self._pending)
+            except FedMVCError as error:  # the method may have sites to tell before the run ends
+                self._pending = self._running.throw(error)
         return Result(arrays=self.model_arrays())
 
     def configure_train(
@@ -358,7 +365,7 @@ class FederatedStrategy(Strategy):
         )
         registered = wait()
         if self._settle_s > 0:
-            time.sleep(self._settle_s)
+            self.sleep(self._settle_s)
             registered = wait()
         request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
         messages = [self._message(request, node, "hello", "hello") for node in registered]

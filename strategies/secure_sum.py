@@ -7,8 +7,6 @@ that open the sum of exactly those (see `privacy.secagg`).
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from configs.secure_terms import SecureTerms
 from privacy.fixed_point import FixedPoint
 from privacy.secagg import RunTerms, SecureSumServer, request_digest
 from strategies.base import FederatedStrategy
+from strategies.gathering import gather, gather_all
 from strategies.messages import (
     AskRequest,
     CloseReply,
@@ -44,15 +43,11 @@ from strategies.statistics import Floats
 
 __all__ = ["SumCollector", "Total"]
 
-log = logging.getLogger("fedmvc")
-
 Replies = dict[str, Any]
 Exchanges = Generator[Exchange, Replies, Replies]
 
 #: A restarted site may be refused its key for 60 s, and must still find the question.
 _LEAST_UNMASK_S = 120.0
-#: Pause before sites that did not answer are asked again.
-_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,6 @@ class SumCollector:
     hello : dict of str to HelloReply
     codec : FixedPoint
         The grid that all sites round to.
-    sleep : callable, optional
-        Waits that many seconds before sites are asked again.
 
     Attributes
     ----------
@@ -92,13 +85,10 @@ class SumCollector:
         strategy: FederatedStrategy,
         hello: dict[str, HelloReply],
         codec: FixedPoint,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.exchanges = 0
         self._strategy = strategy
         self._codec = codec
-        self._sleep = sleep
         self._terms = strategy.plan.secure_terms()
         self._server: SecureSumServer | None = None
         if self._terms is not None:
@@ -111,13 +101,20 @@ class SumCollector:
         server, strategy = self._server, self._strategy
         if server is None:
             return
-        replies = yield Exchange(
-            "keys", dict.fromkeys(strategy.sites, KeysRequest(*strategy.ids)), (KeysReply,)
+        yield from gather_all(
+            strategy,
+            "keys",
+            KeysRequest(*strategy.ids),
+            KeysReply,
+            lambda site, r: server.take_keys(site, r.message.tobytes()),
         )
-        strategy.checked(replies, lambda site, r: server.take_keys(site, r.message.tobytes()))
-        request = SharesRequest(*strategy.ids, tuple(as_array(m) for m in server.key_list()))
-        replies = yield Exchange("shares", dict.fromkeys(strategy.sites, request), (SharesReply,))
-        strategy.checked(replies, lambda site, r: server.take_shares(site, _envelopes(r)))
+        yield from gather_all(
+            strategy,
+            "shares",
+            SharesRequest(*strategy.ids, tuple(as_array(m) for m in server.key_list())),
+            SharesReply,
+            lambda site, r: server.take_shares(site, _envelopes(r)),
+        )
 
     def sum(
         self, requests: Sequence[Message], n_numbers: int, round_: int = 0
@@ -176,16 +173,7 @@ class SumCollector:
             check(reply)
             replies[site] = reply
 
-        yield from self._gather(
-            "ask",
-            lambda sites: dict.fromkeys(sites, question),
-            (kind,),
-            round_,
-            strategy.sites,
-            len(strategy.sites),
-            take,
-            strategy.plan.quorum.timeout_s,
-        )
+        yield from gather_all(strategy, "ask", question, kind, take, round_)
         return replies
 
     def close(self, request: Message | None, round_: int) -> Exchanges:
@@ -258,27 +246,29 @@ class SumCollector:
             self._delivered.add(site)
 
         patience = self._strategy.plan.quorum.timeout_s
-        yield from self._gather(
+        yield from gather(
+            self._strategy,
             "sum",
             lambda sites: self._requests(bodies, sites),
-            (SumReply,),
-            round_,
-            list(terms.participants),
-            terms.least_contributors,
+            SumReply,
             take,
-            patience,
+            sites=terms.participants,
+            enough=terms.least_contributors,
+            patience_s=patience,
+            round_=round_,
         )
         survivors = server.survivors()
         question = UnmaskRequest(*ids, number, survivors)
-        yield from self._gather(
+        yield from gather(
+            self._strategy,
             "unmask",
             lambda sites: dict.fromkeys(sites, question),
-            (UnmaskReply,),
-            round_,
-            list(survivors),
-            terms.threshold,
+            UnmaskReply,
             lambda site, reply: server.take_answer(site, reply.answer.tobytes()),
-            max(patience, _LEAST_UNMASK_S),
+            sites=survivors,
+            enough=terms.threshold,
+            patience_s=max(patience, _LEAST_UNMASK_S),
+            round_=round_,
         )
         total = server.open()
         missing = [site for site in terms.participants if site not in survivors]
@@ -287,60 +277,6 @@ class SumCollector:
                 f"the sum of round {round_} is without {', '.join(repr(s) for s in missing)}"
             )
         return Total(self._codec.decode(total), survivors)
-
-    def _gather(
-        self,
-        action: str,
-        requests: Callable[[Sequence[str]], Replies],
-        kinds: tuple[type, ...],
-        round_: int,
-        sites: list[str],
-        enough: int,
-        take: Callable[[str, Any], None],
-        patience_s: float,
-    ) -> Generator[Exchange, Replies, None]:
-        """Ask sites until enough have answered; those that are away are asked again.
-
-        Raises
-        ------
-        QuorumLost
-            Where too few have answered when the time is over, or can no longer.
-        """
-        deadline = time.monotonic() + patience_s
-        waiting, answered = list(sites), 0
-        lost: dict[str, str] = {}
-        while True:
-            left = max(deadline - time.monotonic(), 1.0)
-            replies = yield Exchange(
-                action, requests(waiting), kinds, round_, lenient=True, timeout_s=left
-            )
-            absences = dict(self._strategy.absences)
-            for site, reply in replies.items():
-                try:
-                    take(site, reply)
-                except ProtocolError as error:
-                    lost[site] = f"sent a reply that does not fit: {error.public_message}"
-                else:
-                    answered += 1
-                    lost.pop(site, None)
-            for site, absence in absences.items():
-                log.warning(
-                    "site '%s' is missing from exchange %d: it %s",
-                    site,
-                    self.exchanges,
-                    absence.reason,
-                )
-                lost[site] = absence.reason
-            if answered >= enough:
-                return
-            waiting = [site for site, absence in absences.items() if absence.refusal is None]
-            if answered + len(waiting) < enough or time.monotonic() + _PAUSE_S >= deadline:
-                why = "; ".join(f"'{site}' {reason}" for site, reason in sorted(lost.items()))
-                raise QuorumLost(
-                    f"{answered} of {len(sites)} sites answered {action} of round {round_} and "
-                    f"{enough} are needed (privacy.tolerated_dropouts): {why}"
-                )
-            self._sleep(_PAUSE_S)
 
 
 def _common_roster(terms: SecureTerms, hello: dict[str, HelloReply]) -> bytes:
