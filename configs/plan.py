@@ -222,6 +222,11 @@ class RunPlan(Table):
         """Whether columns need declared bounds: those of text have documents of unit length."""
         return self.protected and not self.mufsht.text
 
+    @property
+    def private(self) -> bool:
+        """Whether a mechanism guarantees something about a patient, a label or a site."""
+        return self.privacy.mechanism in ("gaussian", "randomised-response")
+
     def secure_terms(self) -> SecureTerms | None:
         """Return the numbers of the plan's secure sums; None where it has none."""
         return secure_terms(self)

@@ -35,6 +35,6 @@ def site_certificate(
         "run_id": run_id,
         "plan_id": plan.plan_id,
         **certificate(plan, participants, noise=noise),
-        LEDGER_HEAD: "" if plan.privacy.epsilon is None else safe.ledger.head(),
+        LEDGER_HEAD: safe.ledger.head() if plan.private else "",
         AUDIT_HEAD: safe.audit.head(),
     }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import shutil
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +17,14 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError
+from configs.errors import (
+    ConfigError,
+    DataRefused,
+    FedMVCError,
+    InternalError,
+    PolicyRefused,
+    ProtocolError,
+)
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
@@ -29,7 +34,9 @@ from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.declared import declared_bounds
 from fedmvc_client.participants.kinds import kind_of, meant_for, replies_of
+from fedmvc_client.participants.paid_releases import declined
 from fedmvc_client.policy import enforce_cohort, enforce_plan
+from fedmvc_client.run_folders import HELLO, RunFolders, check_run_id
 from fedmvc_client.site_certificate import site_certificate
 from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
 from privacy.protection import cost_of
@@ -50,8 +57,6 @@ log = logging.getLogger("fedmvc.site")
 
 #: Runs kept in memory at once; an older one is set up again from the state folder when asked.
 _RUNS_IN_MEMORY = 2
-#: Runs whose set-up stays on disk; the oldest goes when another begins.
-_RUNS_ON_DISK = 8
 #: What a site carries from request to request and could not compute again.
 _STATE = "state.npz"
 
@@ -69,6 +74,7 @@ class SiteWorker:
         self.source = source
         self._plans: OrderedDict[str, RunPlan] = OrderedDict()
         self._participants: dict[str, Participant] = {}
+        self._folders = RunFolders(source.state_dir)
 
     @property
     def site(self) -> str:
@@ -150,7 +156,7 @@ class SiteWorker:
         reply = participant.answer(message)
         self._participants[run_id] = participant
         if action in kind.REPLAYED:
-            self._keep(run_id, f"{action}.bin", body)
+            self._folders.write(run_id, f"{action}.bin", body)
         self._keep_state(run_id, participant)
         return reply
 
@@ -161,7 +167,7 @@ class SiteWorker:
     # -- one action each ---------------------------------------------------------------------
 
     def _hello(self, request: HelloRequest) -> HelloReply:
-        _check_run_id(request.run_id)
+        check_run_id(request.run_id)
         plan = self._read_plan(request)
         safe, policy = self.source.safe, self.source.policy
         safe.register.see(plan)
@@ -227,10 +233,15 @@ class SiteWorker:
         return kind_of(plan).begin(plan, run_id, self.source, self._load(plan))
 
     def _load(self, plan: RunPlan) -> Records:
-        records = load_chosen(self.source, plan)
+        try:
+            records = load_chosen(self.source, plan)
+            enforce_cohort(self.site, self.source.policy, len(records.ids))
+        except (DataRefused, PolicyRefused) as error:
+            if not plan.private:
+                raise
+            raise declined(self.site, error) from error
         for note in records.notes:
             log.info("%s", note)
-        enforce_cohort(self.site, self.source.policy, len(records.ids))
         return records
 
     # -- runs in memory and on disk ----------------------------------------------------------
@@ -262,79 +273,55 @@ class SiteWorker:
             raise ProtocolError(f"site '{self.site}' was sent {action} before {first}")
         return self._participants[run_id]
 
-    def _run_folder(self, run_id: str) -> Path | None:
-        state = self.source.state_dir
-        if state is None:
-            return None
-        _check_run_id(run_id)
-        return state / "runs" / run_id
-
     def _begin(self, request: HelloRequest, body: bytes) -> None:
         """Keep a hello for a restarted worker; one of another plan ends what came before."""
-        folder = self._run_folder(request.run_id)
-        if folder is None:
-            return
-        known = folder / "hello.bin"
-        if known.is_file() and _plan_id_of(known.read_bytes()) != request.plan_id:
-            shutil.rmtree(folder)
-        self._keep(request.run_id, known.name, body)
-        _keep_newest(folder)
-
-    def _keep(self, run_id: str, name: str, body: bytes) -> None:
-        """Write one file of a run's folder, durable before the reply leaves."""
-        folder = self._run_folder(run_id)
-        if folder is None:
-            return
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = folder / f"{name}.part"
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / name)
+        known = self._folders.read(request.run_id, HELLO)
+        if known is not None and _plan_id_of(known) != request.plan_id:
+            self._folders.remove(request.run_id)
+        self._folders.write(request.run_id, HELLO, body)
+        self._folders.remove_oldest(request.run_id)
 
     def _keep_state(self, run_id: str, participant: Participant) -> None:
         state = participant.state()
-        if state and self.source.state_dir is not None:
+        if state and self._folders.kept:
             buffer = io.BytesIO()
             np.savez(buffer, **state)  # type: ignore[arg-type]
-            self._keep(run_id, _STATE, buffer.getvalue())
+            self._folders.write(run_id, _STATE, buffer.getvalue())
 
     def _replay(self, run_id: str) -> None:
         """Set a run up again from the requests kept on disk."""
-        folder = self._run_folder(run_id)
+        folder = self._folders.path(run_id)
         if folder is None or not folder.is_dir():
             return
         known = run_id in self._plans
-        if not known or any(path.name != "hello.bin" for path in folder.iterdir()):
+        if not known or any(path.name != HELLO for path in folder.iterdir()):
             log.info("site '%s': setting up run %s again after a restart", self.site, run_id[:8])
         if not known:
-            self._answer_kept(folder / "hello.bin")
+            self._answer_kept(run_id, HELLO)
         if run_id not in self._plans:
             return
         for action in kind_of(self._plans[run_id]).REPLAYED:
-            if not (folder / f"{action}.bin").is_file():
+            if not self._answer_kept(run_id, f"{action}.bin"):
                 break
-            self._answer_kept(folder / f"{action}.bin")
-        kept = folder / _STATE
-        if kept.is_file():
+        kept = self._folders.read(run_id, _STATE)
+        if kept is not None:
             participant = self._participants.get(run_id) or self._create(run_id)
-            with np.load(kept, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(kept), allow_pickle=False) as arrays:
                 participant.restore({name: arrays[name] for name in arrays.files})
             self._participants[run_id] = participant
 
-    def _answer_kept(self, path: Path) -> None:
-        if path.is_file():
-            body = path.read_bytes()
+    def _answer_kept(self, run_id: str, name: str) -> bool:
+        """Answer a request kept on disk once more; return whether it is there."""
+        body = self._folders.read(run_id, name)
+        if body is not None:
             self._answer(from_bytes(body), body)
+        return body is not None
 
     def forget(self, run_id: str) -> None:
         """Let go of a run that is over: what is in memory and what would set it up again."""
         self._plans.pop(run_id, None)
         self._participants.pop(run_id, None)
-        folder = self._run_folder(run_id)
-        if folder is not None and folder.is_dir():
-            shutil.rmtree(folder)
+        self._folders.remove(run_id)
 
 
 def folder_worker(folder: Path, require_approval: bool = False) -> SiteWorker:
@@ -367,12 +354,6 @@ def array_worker(
     return SiteWorker(ArraySource(name, views, schema, device, folder, earlier, identity, roster))
 
 
-def _check_run_id(run_id: str) -> None:
-    """Refuse ids that could name a path: run ids are UUIDs in hexadecimal form."""
-    if not (8 <= len(run_id) <= 64) or not all(ch in "0123456789abcdef-" for ch in run_id):
-        raise ProtocolError("the run id is not a UUID")
-
-
 def _plan_id_of(body: bytes) -> str | None:
     """Return the plan of a hello kept on disk; None where it cannot be read."""
     try:
@@ -380,14 +361,6 @@ def _plan_id_of(body: bytes) -> str | None:
     except ProtocolError:
         return None
     return message.plan_id if isinstance(message, HelloRequest) else None
-
-
-def _keep_newest(folder: Path) -> None:
-    """Delete the oldest run folders beside this one, so that `_RUNS_ON_DISK` stay."""
-    others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
-    others.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for old in others[: max(len(others) + 1 - _RUNS_ON_DISK, 0)]:
-        shutil.rmtree(old)
 
 
 def _version() -> str:

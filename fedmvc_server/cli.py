@@ -213,7 +213,7 @@ def simulate(
     if as_json:
         written = json.loads((out / "result.json").read_text(encoding="utf-8"))
         print_json({**written, **({"scores": scores} if scores else {})})
-    elif result.rounds:
+    elif result.rounds or result.status == "completed":
         print(summary(result, out, scores))
         if result.status == "completed":
             kept = "memberships" if result.model is not None else "labels"

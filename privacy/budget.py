@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from configs.errors import BudgetExceeded
 
@@ -55,14 +55,21 @@ class Cost:
         rho = epsilon**2 / 2
         return cls(mechanism, releases, rho, rho, 0.0, 0.0, 0.0)
 
+    @property
+    def pure(self) -> float:
+        """Epsilon of one release that needs no delta; 0 for a release with noise."""
+        return math.sqrt(2.0 * self.rho) if self.sigma == 0.0 else 0.0
+
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over many releases, see `Cost`."""
+    """Sums over many releases, see `Cost`; ``pure`` and ``pure_rho`` over those that are pure."""
 
     rho: float
     rho_if_others_collude: float
     delta: float
+    pure: float = 0.0
+    pure_rho: float = 0.0
 
     @classmethod
     def of(cls, counted: Iterable[tuple[Cost, int]]) -> Loss:
@@ -72,13 +79,22 @@ class Loss:
             math.fsum(cost.rho * count for cost, count in pairs),
             math.fsum(cost.rho_if_others_collude * count for cost, count in pairs),
             math.fsum(cost.delta * count for cost, count in pairs),
+            math.fsum(cost.pure * count for cost, count in pairs),
+            math.fsum(cost.rho * count for cost, count in pairs if cost.pure),
         )
+
+    @property
+    def if_others_collude(self) -> Loss:
+        """The same where all other participants of all runs work with the server."""
+        return replace(self, rho=self.rho_if_others_collude)
 
     def __add__(self, other: Loss) -> Loss:
         return Loss(
             self.rho + other.rho,
             self.rho_if_others_collude + other.rho_if_others_collude,
             self.delta + other.delta,
+            self.pure + other.pure,
+            self.pure_rho + other.pure_rho,
         )
 
 
@@ -121,7 +137,8 @@ class Budget:
     Losses add: releases i with zero-concentrated loss rho_i, each of which holds but for a tail of
     probability delta_i, are together (epsilon, delta)-DP with epsilon = ``epsilon_of_rho(sum
     rho_i, delta - sum delta_i)``: the tails are taken off the budget's delta, and what is left of
-    it pays for the conversion.
+    it pays for the conversion. Pure epsilons may be added up after it instead, which is less where
+    they are few and large.
 
     Attributes
     ----------
@@ -138,10 +155,12 @@ class Budget:
         """Convert a loss; infinite where its tails leave nothing of delta."""
         from privacy.accountant import epsilon_of_rho  # loads scipy
 
-        if loss.rho == 0.0 and loss.delta == 0.0:
-            return 0.0
         delta = self.delta - loss.delta
-        return epsilon_of_rho(loss.rho, delta) if delta > 0.0 else math.inf
+        if delta <= 0.0:
+            return math.inf if loss.delta > 0.0 or loss.rho > loss.pure_rho else loss.pure
+        noisy = max(loss.rho - loss.pure_rho, 0.0)
+        apart = loss.pure + (epsilon_of_rho(noisy, delta) if noisy > 0.0 else 0.0)
+        return min(apart, epsilon_of_rho(loss.rho, delta)) if loss.rho > 0.0 else 0.0
 
     def status(self, spent: Loss, both: Loss) -> BudgetStatus:
         """Say how the budget stands.
@@ -163,9 +182,7 @@ class Budget:
             left=max(self.epsilon - epsilon_both, 0.0),
             rho_spent=spent.rho,
             rho_reserved=both.rho - spent.rho,
-            if_others_collude=self.epsilon_of(
-                Loss(both.rho_if_others_collude, both.rho_if_others_collude, both.delta)
-            ),
+            if_others_collude=self.epsilon_of(both.if_others_collude),
         )
 
     def refuse_dear(self, site: str, what: str, status: BudgetStatus, after: Loss) -> None:
