@@ -49,7 +49,8 @@ lint: $(STAMP)  ## ruff and mypy
 
 bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
 	@for name in paper_fedhk exchanges communication solver deployed_round tensor_fmvc tensor_scale \
-		mufsht mufsht_ablations mufsht_scale secure_sum privacy_utility; do \
+		mufsht mufsht_ablations mufsht_scale secure_sum privacy_utility \
+		label_privacy; do \
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 trust: $(STAMP)  ## measure every figure of trust at full size, into docs/trust.md (half an hour)
