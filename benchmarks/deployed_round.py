@@ -73,7 +73,7 @@ def measure(n_rows: int, n_columns: int, rounds: int) -> dict[str, list[float]]:
         write_sites(folder / "data", n_rows, n_columns)
         (folder / "federation").mkdir()
         (folder / "out").mkdir()
-        federation = Federation(folder / "federation")
+        federation = Federation(folder / "federation", as_shipped=True)
         try:
             federation.start()
             federation.serve(site_worker_command(folder / "data"))

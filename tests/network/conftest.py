@@ -1,7 +1,7 @@
 import pytest
 
 from fedmvc_server import deployment
-from tests.network.federation import Federation, echo_worker_command
+from tests.network.federation import NAMES, Federation, echo_worker_command
 
 
 @pytest.fixture(scope="session")
@@ -10,7 +10,7 @@ def federation(tmp_path_factory):
 
     A test says with ``federation.serve(command)`` which workers the sites run.
     """
-    running = Federation(tmp_path_factory.mktemp("federation"))
+    running = Federation(tmp_path_factory.mktemp("federation"), cold=NAMES[:1])
     try:
         running.start()
         yield running

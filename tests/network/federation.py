@@ -17,6 +17,7 @@ from tests.network.credentials import write_credentials
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("st-anna", "charite-nord", "riverside")
 BIN = Path(sys.executable).parent
+SUPERNODE = "tests.network.supernode"
 
 
 def site_worker_command(data: Path):
@@ -44,11 +45,17 @@ class Federation:
         Where keys, state and logs go.
     names : tuple of str
         The sites.
+    cold : collection of str
+        Sites where a ClientApp is started as Flower does; elsewhere it is forked, which is quicker.
+    as_shipped : bool
+        Start everything as Flower does, and wait as it does (see `tests.network.supernode`).
     """
 
-    def __init__(self, folder, names=NAMES):
+    def __init__(self, folder, names=NAMES, *, cold=(), as_shipped=False):
         self.folder = folder
         self.names = names
+        self.cold = cold
+        self.as_shipped = as_shipped
         self.worker_command = None
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -95,22 +102,33 @@ class Federation:
 
         ``worker_command(name, socket)`` gives the command that serves a site's worker.
         """
-        killed = [name for name in self.names if f"node-{name}" not in self.processes]
-        assert not killed, f"nodes {killed} were killed by an earlier test: such tests come last"
-        for name in self.names:
-            self.stop_worker(name)
+        self._stop_workers()
         self.worker_command = worker_command
         for name in self.names:
             self._spawn_worker(name)
         for name in self.names:
             self._await_worker(name)
 
-    def stop_worker(self, name):
-        """End a site's worker, if it runs, by SIGTERM."""
-        process = self.processes.pop(f"worker-{name}", None)
-        if process is not None:
-            _signal_group(process, signal.SIGTERM)
-            process.wait(20)
+    def serve_folders(self, data):
+        """Replace every site's worker by one for its folder in `data`.
+
+        They start quicker than with ``serve(site_worker_command(data))`` and end together.
+        """
+        self._stop_workers()
+        pairs = [(self.sockets / f"{name}.sock", data / name) for name in self.names]
+        paths = [str(path) for pair in pairs for path in pair]
+        self._spawn("workers", [sys.executable, "-m", "tests.network.site_workers", *paths])
+        for name in self.names:
+            self._await_worker(name)
+
+    def _stop_workers(self):
+        killed = [name for name in self.names if f"node-{name}" not in self.processes]
+        assert not killed, f"nodes {killed} were killed by an earlier test: such tests come last"
+        for process_name in ("workers", *(f"worker-{name}" for name in self.names)):
+            process = self.processes.pop(process_name, None)
+            if process is not None:
+                _signal_group(process, signal.SIGTERM)
+                process.wait(20)
 
     def start_worker(self, name):
         """Start a site's worker and wait until it listens."""
@@ -126,13 +144,14 @@ class Federation:
         _wait(lambda: _serves(path), 60, f"worker of {name}")
 
     def start_node(self, name):
-        """Start a site's SuperNode (`tests.network.supernode`)."""
+        """Start a site's SuperNode."""
+        shipped, ours = [str(BIN / "flower-supernode")], [sys.executable, "-m", SUPERNODE]
         home = self.folder / f"node-{name}"
         home.mkdir(exist_ok=True)
         self._spawn(
             f"node-{name}",
             [
-                *(sys.executable, "-m", "tests.network.supernode"),
+                *(shipped if self.as_shipped else ours),
                 *("--superlink", self.address),
                 *("--root-certificates", str(self.ca)),
                 *("--auth-supernode-private-key", str(self.folder / "keys" / f"{name}.key")),
@@ -141,6 +160,8 @@ class Federation:
                 *("--node-config", f'worker="{self.sockets}/{name}.sock" site="{name}"'),
             ],
             FLWR_HOME=str(home),
+            FORKING="0" if name in self.cold else "1",
+            FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.4",
         )
 
     def await_nodes(self):
@@ -200,7 +221,6 @@ class Federation:
             **self.cli.environment(),
             "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", "")]),
             "PYTHONPATH": str(ROOT),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4",
             "OMP_NUM_THREADS": "1",
             **environment,
         }

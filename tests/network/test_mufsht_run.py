@@ -11,7 +11,7 @@ from fedmvc_client.results import read_results
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize_features import synthesize_features
-from tests.network.federation import NAMES, site_worker_command
+from tests.network.federation import NAMES
 
 pytestmark = [
     pytest.mark.network,
@@ -35,7 +35,7 @@ def test_the_deployed_selection_equals_the_in_process_one(federation, tmp_path):
     data, copied = tmp_path / "data", tmp_path / "copied"
     assert synthesize_features(data, n=240) == list(NAMES)
     shutil.copytree(data, copied)
-    federation.serve(site_worker_command(data))
+    federation.serve_folders(data)
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
     rows = []

@@ -9,7 +9,7 @@ from configs.plan import RunPlan
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize import synthesize_cardio
-from tests.network.federation import NAMES, site_worker_command
+from tests.network.federation import NAMES
 
 pytestmark = [
     pytest.mark.network,
@@ -35,7 +35,7 @@ timeout_s = 90
 def test_the_deployed_model_equals_the_in_process_one(federation, tmp_path):
     cardio, plan = tmp_path / "data", tmp_path / "plan.toml"
     assert synthesize_cardio(cardio, sites=3, n=600, partition="iid") == list(NAMES)
-    federation.serve(site_worker_command(cardio))
+    federation.serve_folders(cardio)
     plan.write_text(PLAN)
     rows = []
 

@@ -11,7 +11,7 @@ from fedmvc_client.results import read_results
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize_vertical import synthesize_vertical
-from tests.network.federation import NAMES, site_worker_command
+from tests.network.federation import NAMES
 
 pytestmark = [
     pytest.mark.network,
@@ -37,7 +37,7 @@ def test_the_deployed_run_equals_the_in_process_one(federation, tmp_path):
     made = synthesize_vertical(data, sites=3, n=120, n_clusters=3)
     assert set(made.views) == set(NAMES)
     shutil.copytree(data, copied)
-    federation.serve(site_worker_command(data))
+    federation.serve_folders(data)
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
     rows = []

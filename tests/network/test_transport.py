@@ -5,7 +5,6 @@ import json
 import pytest
 
 from configs.errors import InternalError, TransportError
-from configs.plan import RunPlan
 from fedmvc_server.deployment import check_reachable, run_deployed
 from tests.network.federation import NAMES
 
@@ -23,6 +22,7 @@ def _plan(folder, *, max_rounds=1, n_clusters=2):
     return path
 
 
+@pytest.mark.usefixtures("rarely_asked")
 def test_every_site_answers_under_its_registered_name(echoing, tmp_path):
     plan, out, rounds = _plan(tmp_path, max_rounds=2), tmp_path / "out", []
 
@@ -36,16 +36,17 @@ def test_every_site_answers_under_its_registered_name(echoing, tmp_path):
     print(f"\nseconds a round: {', '.join(f'{s:.1f}' for s in result['seconds'])}")
 
 
+@pytest.mark.usefixtures("rarely_asked")
 def test_a_site_without_its_worker_sends_a_typed_refusal(echoing, tmp_path):
+    plan, out = _plan(tmp_path), tmp_path / "out"
     echoing.kill("worker-riverside")
     try:
-        plan = RunPlan.load(_plan(tmp_path)).canonical()
-        status = echoing.run({"plan": plan, "out": str(tmp_path / "out")}, **ECHO)
+        code = run_deployed(plan, echoing.address, echoing.ca, out, **ECHO)
     finally:
         echoing.start_worker("riverside")
 
-    assert status.outcome == "completed"
-    answers = json.loads((tmp_path / "out" / "result.json").read_text())["answers"][0]
+    assert code == 0
+    answers = json.loads((out / "result.json").read_text())["answers"][0]
     assert answers["st-anna"] == "echo:st-anna:st-anna"
     assert answers["riverside"].startswith(
         'Refusal(code=7, message="the worker of this site is not'

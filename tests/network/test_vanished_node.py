@@ -8,7 +8,6 @@ from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.synthesize import synthesize_cardio
-from tests.network.federation import site_worker_command
 from tests.network.supernode import HEARTBEAT_S
 
 MARGIN_S = 60
@@ -36,7 +35,7 @@ timeout_s = 90
 def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path):
     data, plan = tmp_path / "data", tmp_path / "plan.toml"
     synthesize_cardio(data, sites=3, n=600, partition="iid")
-    federation.serve(site_worker_command(data))
+    federation.serve_folders(data)
     plan.write_text(PLAN)
     out, killed = tmp_path / "out", []
 
