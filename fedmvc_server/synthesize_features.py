@@ -17,6 +17,8 @@ from fedmvc_server.synthesize import new_folder, refuse_taken, site_names, write
 __all__ = ["FEATURES_SCHEMA", "synthesize_features"]
 
 _VIEWS = (("laboratory", "lab"), ("imaging", "img"), ("proteins", "prt"))
+#: Of every column: the largest magnitude of 20 draws of 2,000 patients was 15.1.
+_BOUNDS = [-20.0, 20.0]
 
 FEATURES_SCHEMA = DataSchema.parse(
     {
@@ -25,7 +27,7 @@ FEATURES_SCHEMA = DataSchema.parse(
             {
                 "name": name,
                 "columns": [
-                    {"name": f"{prefix}_{number:02d}", "dtype": "float"}
+                    {"name": f"{prefix}_{number:02d}", "dtype": "float", "bounds": _BOUNDS}
                     for number in range(1, d + 1)
                 ],
             }
