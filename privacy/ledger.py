@@ -139,7 +139,9 @@ class Ledger:
             if run_id not in self._book.accounts:
                 self._refuse_dear(run_id, cost)
 
-    def spend(self, run_id: str, exchange: int, request_hash: bytes) -> bytes | None:
+    def spend(
+        self, run_id: str, exchange: int, request_hash: bytes, *, unsent: bool = False
+    ) -> bytes | None:
         """Pay for one release, before its noise is drawn.
 
         A release that was paid but of which no answer is kept (the site died in between) is paid
@@ -152,6 +154,9 @@ class Ledger:
             Number of the exchange, 0 or more.
         request_hash : bytes
             SHA-256 of the whole request.
+        unsent : bool, default False
+            The caller's own durable memory shows that nothing was sent for this request: a payment
+            without an answer then stands.
 
         Returns
         -------
@@ -171,6 +176,8 @@ class Ledger:
             kept = account.answers.get((exchange, request_hash))
             if kept is not None:
                 return self._reply(connection, run_id, kept)
+            if unsent and account.unanswered.get(exchange) == request_hash:
+                return None
             if account.left < 1:
                 raise BudgetExceeded(
                     f"site '{self._site}' reserved {account.cost.releases} releases for run "
@@ -193,17 +200,19 @@ class Ledger:
         Raises
         ------
         ProtocolError
-            If no release of the exchange is paid and unanswered.
+            If no release of the exchange is paid and unanswered. The same answer may come again.
         """
+        digest = hashlib.sha256(reply).digest()
         with self._reading() as connection:
             account = self._open_account(run_id)
             request_hash = account.unanswered.get(exchange)
             if request_hash is None:
+                if digest in account.replies_in(exchange):
+                    return
                 raise ProtocolError(
                     f"site '{self._site}' has no paid and unanswered release of exchange "
                     f"{exchange} of run {run_id[:8]}: start another run"
                 )
-            digest = hashlib.sha256(reply).digest()
             connection.execute(
                 "INSERT OR REPLACE INTO replies VALUES (?, ?, ?)", (digest, run_id, reply)
             )

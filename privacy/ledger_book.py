@@ -42,6 +42,10 @@ class Account:
         """Say whether this is what such a run reserved."""
         return (self.plan_id, self.cohort, self.cost) == (plan_id, cohort, cost)
 
+    def replies_in(self, exchange: int) -> set[bytes]:
+        """Return the hashes of the replies that were released in an exchange."""
+        return {reply for (number, _), reply in self.answers.items() if number == exchange}
+
     @property
     def left(self) -> int:
         """Releases that are reserved and not paid."""

@@ -280,13 +280,28 @@ def test_order_is_kept():
     assert "no paid and unanswered" in refused(ProtocolError, book.answered, "run", 1, b"")
     book.spend("run", 1, request(1))
     book.answered("run", 1, b"")
-    assert "no paid and unanswered" in refused(ProtocolError, book.answered, "run", 1, b"")
+    book.answered("run", 1, b"")  # of a site that died before it knew
+    assert "no paid and unanswered" in refused(ProtocolError, book.answered, "run", 1, b"other")
     book.give_back("run")
     for call, arguments in [
         (book.spend, ("run", 1, request(1))),
         (book.answered, ("run", 1, b"")),
     ]:
         assert "closed the account" in refused(ProtocolError, call, *arguments)
+
+
+def test_a_payment_stands_where_nothing_was_sent_for_it():
+    book = ledger()
+    book.reserve("run", "plan", cost())
+    for _ in range(3):
+        assert book.spend("run", 1, request(1), unsent=True) is None
+    assert book.status().rho_spent == pytest.approx(cost().rho)
+    book.spend("run", 1, request(2), unsent=True)  # another request
+    book.spend("run", 1, request(2))  # nobody knows what was sent
+    assert book.status().rho_spent == pytest.approx(3 * cost().rho)
+    book.answered("run", 1, b"reply")
+    assert book.spend("run", 1, request(2), unsent=True) == b"reply"
+    assert book.status().rho_spent == pytest.approx(3 * cost().rho)
 
 
 def test_replies_are_kept_no_longer_than_the_run(tmp_path):
