@@ -8,7 +8,8 @@ from configs.plan import RunPlan
 from fedmvc_client.participants.base import Participant
 from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
-from fedmvc_client.participants.protected import MaskedParticipant, NoisyParticipant
+from fedmvc_client.participants.masked import MaskedParticipant
+from fedmvc_client.participants.protected import NoisyParticipant
 from fedmvc_client.participants.tensor_fmvc import TensorParticipant
 
 __all__ = ["kind_of", "meant_for", "replies_of"]

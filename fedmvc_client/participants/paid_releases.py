@@ -57,7 +57,7 @@ class PaidReleases:
         self._safe.ledger.answered(self._run_id, exchange, reply)
         self._safe.audit.write(
             "release sent",
-            run=self._run_id,
+            run_id=self._run_id,
             exchange=exchange,
             numbers=numbers,
             request=digest.hex(),
@@ -68,7 +68,7 @@ class PaidReleases:
         """End the run with a result: releases that nobody asked for are given back."""
         self._safe.ledger.give_back(self._run_id)
         self._safe.audit.write(
-            "run closed", run=self._run_id, exchanges=last_exchange, with_result=True
+            "run closed", run_id=self._run_id, exchanges=last_exchange, with_result=True
         )
 
 

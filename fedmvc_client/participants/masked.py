@@ -1,0 +1,184 @@
+"""One site in a run with masked sums: keys and shares once, then a vector and its shares a sum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from configs.errors import PolicyRefused, ProtocolError
+from configs.plan import RunPlan
+from fedmvc_client.participants.base import Arrays
+from fedmvc_client.participants.protected import ProtectedParticipant, octets
+from fedmvc_client.sources import Records, Source
+from privacy.audit import Fact
+from privacy.secagg import RunTerms, SecureSumSite
+from strategies.messages import (
+    AskRequest,
+    CloseRequest,
+    KeysReply,
+    KeysRequest,
+    Message,
+    SharesReply,
+    SharesRequest,
+    SumReply,
+    SumRequest,
+    UnmaskReply,
+    UnmaskRequest,
+    as_array,
+    body_of,
+    from_bytes,
+    to_bytes,
+)
+
+__all__ = ["MaskedParticipant"]
+
+#: Fact under which the audit log notes how many changes the run's vault has seen.
+_VAULT = "vault"
+
+
+class MaskedParticipant(ProtectedParticipant):
+    """Sums leave masked: keys and shares once, then a vector and its shares for each sum.
+
+    Raises
+    ------
+    ConfigError
+        Where the site has no identity key or no roster.
+    ProtocolError
+        Where its roster does not name the participants.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, type]] = {
+        "keys": KeysRequest,
+        "shares": SharesRequest,
+        "ask": AskRequest,
+        "sum": SumRequest,
+        "unmask": UnmaskRequest,
+        "close": CloseRequest,
+    }
+
+    def __init__(self, plan: RunPlan, run_id: str, source: Source, records: Records) -> None:
+        super().__init__(plan, run_id, source, records)
+        terms = plan.secure_terms()
+        if terms is None:
+            raise ProtocolError(f"site '{self.site}': the plan has no secure aggregation")
+        roster = self._safe.roster()
+        self._vault = self._safe.vault(run_id)
+        self._vouched = self._refuse_put_back()
+        self._masks = SecureSumSite(
+            RunTerms(run_id, plan.plan_id, roster.hash, terms),
+            self.site,
+            self._safe.identity(),
+            roster,
+            self._vault,
+        )
+        #: The last question that was answered in the clear, and the reply's bytes.
+        self._question, self._reply = b"", b""
+
+    def answer(self, request: Any) -> Message:
+        """Answer a request of any action but close."""
+        if isinstance(request, KeysRequest):
+            keys = self._masks.keys()
+            self._vouch("keys sent")
+            return KeysReply(self.run_id, as_array(keys))
+        if isinstance(request, SharesRequest):
+            envelopes = self._masks.shares([m.tobytes() for m in request.messages])
+            self._vouch("shares sent")
+            return SharesReply(
+                self.run_id, tuple(envelopes), tuple(as_array(e) for e in envelopes.values())
+            )
+        if isinstance(request, UnmaskRequest):
+            answer = self._masks.unmask(request.exchange, request.survivors)
+            self._vouch("sum unmasked", exchange=request.exchange, sites=len(request.survivors))
+            return UnmaskReply(self.run_id, request.exchange, as_array(answer))
+        return self._ask(request) if isinstance(request, AskRequest) else self._sum(request)
+
+    def state(self) -> Arrays:
+        """Return also what was last answered in the clear."""
+        asked = {"question": as_array(self._question), "reply": as_array(self._reply)}
+        return {**super().state(), **asked}
+
+    def restore(self, state: Arrays) -> None:
+        """Take back what `state` gave."""
+        super().restore(state)
+        self._question, self._reply = octets(state["question"]), octets(state["reply"])
+
+    def _ask(self, request: AskRequest) -> Message:
+        """Answer in the clear, where the method has such an answer; once more with the same bytes.
+
+        The masks hide nothing of it, so the method says what it may hold.
+        """
+        question = hashlib.sha256(body_of(request.bodies)).digest()
+        if question != self._question:
+            reply = to_bytes(self._answered(request.bodies, self._method.ask))
+            self._question, self._reply = question, reply
+            self._safe.audit.write(
+                "answered in the clear",
+                run_id=self.run_id,
+                bytes=len(reply),
+                request=question.hex(),
+                reply=hashlib.sha256(reply).hexdigest(),
+            )
+        return from_bytes(self._reply)
+
+    def _sum(self, request: SumRequest) -> SumReply:
+        if len(request.senders) != len(request.envelopes):
+            raise ProtocolError(
+                f"site '{self.site}' was sent {len(request.envelopes)} envelopes of "
+                f"{len(request.senders)} senders"
+            )
+        if request.senders:
+            pairs = zip(request.senders, request.envelopes, strict=True)
+            self._masks.receive({sender: envelope.tobytes() for sender, envelope in pairs})
+        digest = self._digest(request)
+        masked = self._masks.answered(request.exchange, digest, request.previous)
+        if masked is None:
+            vector = self._vector(request, digest)
+            masked = self._masks.upload(request.exchange, digest, request.previous, vector)
+        elif request.exchange <= self._last:
+            return SumReply(self.run_id, request.exchange, masked)
+        else:  # killed after the upload was stored and before the method's state was
+            self._answered(request.bodies, self._method.sums)
+        counter = self._vault.counter
+        reply = self._sent(request.exchange, digest, masked, **{_VAULT: counter})
+        self._vouched = counter
+        return reply
+
+    def _pay(self, exchange: int, digest: bytes) -> bytes | None:
+        """Pay for a release; the vault knows that nothing was sent for this request."""
+        return self._safe.ledger.spend(self.run_id, exchange, digest, unsent=True)
+
+    def _refuse_put_back(self) -> int:
+        """Refuse a vault that knows of less than was sent; return how far the audit log saw it.
+
+        Raises
+        ------
+        PolicyRefused
+            Where the run's folder was put back from a copy, or removed: the same secrets could be
+            made to answer twice.
+        """
+        seen = [
+            int(entry.facts[_VAULT])
+            for entry in self._safe.audit.entries()
+            if entry.facts.get("run_id") == self.run_id and _VAULT in entry.facts
+        ]
+        if self._vault.counter < max(seen, default=0):
+            raise PolicyRefused(
+                f"site '{self.site}': the secure state of run {self.run_id[:8]} is older than its "
+                f"audit log ({self._vault.counter} of {max(seen)} changes): it was put back from a "
+                "copy or removed, so the run is over here; start another run"
+            )
+        return max(seen, default=0)
+
+    def _vouch(self, event: str, **facts: Fact) -> None:
+        """Note how far the vault has come, before what it remembers leaves."""
+        counter = self._vault.counter
+        if counter > self._vouched:
+            self._safe.audit.write(event, run_id=self.run_id, **facts, **{_VAULT: counter})
+            self._vouched = counter
+
+    def _close(self, request: CloseRequest) -> None:
+        if request.body.size:
+            self._masks.close(request.exchange, request.survivors)
+        else:
+            self._masks.abort()
