@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,7 +186,7 @@ class FedHKSums:
 
     def _round(self, request: RoundRequest) -> Floats:
         units = self._ready()
-        self._check_inside(request, units)
+        self._check_inside(request.centers, request.view_weights, units)
         reply = self._inner.round(request)
         if isinstance(reply, StatisticsReply):
             return units.pack(reply.statistics)
@@ -194,24 +194,28 @@ class FedHKSums:
             return pack_local_model(reply, units, self._inner.held, self.plan.fedhk.aggregation)
         raise ProtocolError("coded statistics cannot be summed")
 
-    def _check_inside(self, request: RoundRequest, units: HeatKernelUnits) -> None:
+    def _check_inside(
+        self, views: Sequence[Floats], view_weights: Floats, units: HeatKernelUnits
+    ) -> None:
         """Refuse centres outside the declared bounds: far ones could single a record out."""
         s = len(units.low)
-        if len(request.centers) != s or any(
-            a.shape[-1:] != low.shape for a, low in zip(request.centers, units.low, strict=True)
+        if len(views) != s or any(
+            a.shape[-1:] != low.shape for a, low in zip(views, units.low, strict=True)
         ):
-            raise ProtocolError(f"a round's centres do not fit {s} views of {list(units.dims)}")
-        for centers, low, high in zip(request.centers, units.low, units.high, strict=True):
+            raise ProtocolError(f"the centres do not fit {s} views of {list(units.dims)} columns")
+        for centers, low, high in zip(views, units.low, units.high, strict=True):
             room = _SLACK * (high - low)
-            if (centers < low - room).any() or (centers > high + room).any():
+            # written so that NaN fails too
+            if not ((centers >= low - room) & (centers <= high + room)).all():
                 raise ProtocolError(
-                    "a round's centres lie outside the declared bounds, where sums could single a "
-                    "record out"
+                    "centres lie outside the declared bounds, where sums could single a record out"
                 )
-        if not np.allclose(request.view_weights.sum(axis=-1), 1.0, rtol=0.0, atol=1e-6):
-            raise ProtocolError("a round's view weights do not sum to 1")
+        if not np.allclose(view_weights.sum(axis=-1), 1.0, rtol=0.0, atol=1e-6):
+            raise ProtocolError("view weights do not sum to 1")
 
     def _figures(self, request: FinishRequest) -> Floats:
+        model = request.model
+        self._check_inside(model.scaled_centers, model.view_weights, self._ready())
         reply, _ = self._inner.finish(request)
         n = reply.n_rows
         return pack_figures(
