@@ -18,6 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.errors import (
+    BudgetExceeded,
     ConfigError,
     DataRefused,
     FedMVCError,
@@ -57,6 +58,8 @@ log = logging.getLogger("fedmvc.site")
 
 #: Runs kept in memory at once; an older one is set up again from the state folder when asked.
 _RUNS_IN_MEMORY = 2
+#: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
+_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 #: What a site carries from request to request and could not compute again.
 _STATE = "state.npz"
 
@@ -94,24 +97,40 @@ class SiteWorker:
         bytes
             The reply, or a `Refusal`: an exit code and one sentence without values, ids or paths.
         """
+        message: Message | None = None
         try:
-            return to_bytes(self._answer(from_bytes(body), body))
+            message = from_bytes(body)
+            return to_bytes(self._answer(message, body))
         except FedMVCError as error:
-            return self._refuse(error)
+            return self._refuse(error, message)
         except OSError as error:
             sentence = (
                 f"site '{self.site}' cannot use its own folder ({reason(error)}): check that its "
                 "state and results can be written"
             )
-            return self._refuse(ConfigError(sentence, local_detail=str(error)))
+            return self._refuse(ConfigError(sentence, local_detail=str(error)), message)
         except Exception:
             log.exception("site '%s': an unexpected error", self.site)
             sentence = f"site '{self.site}' met an internal error: its own log has the reason"
             return to_bytes(Refusal(InternalError.code, sentence))
 
-    def _refuse(self, error: FedMVCError) -> bytes:
-        """Log an error with what only the site may know; answer its sentence."""
+    def _refuse(self, error: FedMVCError, request: Message | None) -> bytes:
+        """Log an error with what only the site may know; answer its sentence.
+
+        The audit log notes what was refused to whoever asked, not what failed at the site.
+        """
         log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
+        if isinstance(error, ProtocolError | PolicyRefused | BudgetExceeded):
+            try:
+                self.source.safe.audit.write(
+                    "request refused",
+                    run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
+                    request="" if request is None else type(request).__name__,
+                    code=error.code,
+                    sentence=error.public_message[:_LONGEST_SENTENCE],
+                )
+            except FedMVCError as fault:  # it is refused all the same
+                log.error("%s", fault.public_message, extra={"local_detail": fault.local_detail})
         return to_bytes(Refusal(error.code, error.public_message))
 
     def _answer(self, message: Message, body: bytes) -> Message:
