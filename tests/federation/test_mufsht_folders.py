@@ -1,4 +1,4 @@
-"""A selection over site folders: what the server and each site keep, scores, restart, Ray."""
+"""A selection over site folders: what the server and each site keep, scores, restart."""
 
 import csv
 import json
@@ -9,12 +9,12 @@ import pytest
 
 from fedmvc_client.results import read_results
 from fedmvc_client.worker import folder_worker
-from fedmvc_server.simulation import score_folders, simulate, simulate_folders
+from fedmvc_server.simulation import score_folders, simulate_folders
 from fedmvc_server.synthesize_features import FEATURES_SCHEMA, synthesize_features
 from strategies.feature_selection import FeatureSelection
 from strategies.messages import FitRequest, ShareRequest, from_bytes
 from tests.federation.harness import federate
-from tests.federation.mufsht_harness import hospitals, selection_plan
+from tests.federation.mufsht_harness import selection_plan
 
 PLAN = selection_plan(5, max_rounds=3, local_sweeps=5)
 
@@ -141,19 +141,3 @@ def test_a_worker_that_restarts_before_any_request_goes_on_bit_for_bit(
     assert len(running) == 4  # the first, and one a round
     _, _, unbroken = finished
     np.testing.assert_array_equal(result.selection.weights, unbroken.selection.weights)
-
-
-@pytest.mark.slow
-def test_three_sites_on_ray_equal_the_in_process_run():
-    sites, _ = hospitals()
-    plan = selection_plan(quorum={"timeout_s": 120.0})
-
-    by_ray = simulate(plan, sites, backend="ray")
-
-    expected = simulate(plan, sites)
-    assert by_ray.status == expected.status == "completed", by_ray.stop_reason
-    assert by_ray.metrics == expected.metrics
-    np.testing.assert_array_equal(by_ray.selection.ranking, expected.selection.ranking)
-    for name, kept in expected.site_results.items():
-        np.testing.assert_array_equal(by_ray.site_results[name].labels, kept.labels)
-        assert by_ray.site_results[name].selection.selected() == kept.selection.selected()

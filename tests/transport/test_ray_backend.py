@@ -32,8 +32,11 @@ def test_six_sites_on_two_actors_keep_their_workers_and_their_state(capfd):
             unheard.append(
                 exchange(grid, dict.fromkeys([*nodes, 999], b"x"), "train.unheard", 60.0)
             )
+        raise QuorumLost("1 of at least 2 sites replied: start the other")
 
-    run_in_ray(server_main, app, 6, n_actors=2)
+    # what the server raises comes out
+    with pytest.raises(QuorumLost, match="1 of at least 2"):
+        run_in_ray(server_main, app, 6, n_actors=2)
 
     for number, (replies, failures) in enumerate(rounds, start=1):
         assert failures == {}
@@ -55,11 +58,3 @@ def test_six_sites_on_two_actors_keep_their_workers_and_their_state(capfd):
     assert list(unheard[0][1].values()) == list(expected[1].values())
     assert os.environ.get("PYTHONPATH") == environment.get("PYTHONPATH")
     assert "deprecated" not in capfd.readouterr().err
-
-
-def test_what_the_server_raises_comes_out():
-    def server_main(grid, context):
-        raise QuorumLost("1 of at least 2 sites replied: start the other")
-
-    with pytest.raises(QuorumLost, match="1 of at least 2"):
-        run_in_ray(server_main, app, 1, n_actors=1)
