@@ -41,7 +41,8 @@ class FeatureSelection:
         Best first.
     scores, observed_share : ndarray of shape (D,)
         Length of a feature's row of the weights, corrected for missing cells; the share of the
-        cells that were observed. A feature that is constant or never observed scores 0.
+        cells that were observed, 1 where noise forbids to count them. A feature that is constant or
+        never observed scores 0.
     weights : ndarray of shape (D, k)
         W of all views.
     scaling : tuple of FeatureScaling

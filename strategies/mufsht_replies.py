@@ -1,7 +1,7 @@
 """What the server demands of the sites' replies in a Fed-MUFSHT run before it uses them.
 
-The protection of the sums may hide a single site's numbers one day: what is checked here of one
-reply holds for unmasked sums, shapes aside.
+What is checked of a reply's sums holds for plain runs: masks and noise hide a single site's, and
+then the site itself sees to their bounds. The NMI is checked in any run that has it.
 """
 
 from __future__ import annotations
