@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import cached_property
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, FedMVCError
 from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
 from privacy.audit import AuditLog
@@ -20,6 +21,10 @@ from privacy.vault import Vault
 
 __all__ = ["PASSPHRASE", "FolderSafe", "MemorySafe", "Safe"]
 
+log = logging.getLogger("fedmvc.site")
+
+#: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
+_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 #: Environment variable that opens an identity key locked by a passphrase.
 PASSPHRASE = "FEDMVC_PASSPHRASE"
 
@@ -76,6 +81,26 @@ class Safe:
             separate=self.separate,
             audit=self.audit,
         )
+
+    def note_refusal(self, request: object, error: FedMVCError) -> None:
+        """Note in the audit log what was refused to whoever asked; never raises.
+
+        Parameters
+        ----------
+        request : Message or None
+            None where it could not be read.
+        error : FedMVCError
+        """
+        try:
+            self.audit.write(
+                "request refused",
+                run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
+                request="" if request is None else type(request).__name__,
+                code=error.code,
+                sentence=error.public_message[:_LONGEST_SENTENCE],
+            )
+        except FedMVCError as fault:  # it is refused all the same
+            log.error("%s", fault.public_message, extra={"local_detail": fault.local_detail})
 
     def vault(self, run_id: str) -> Vault:
         """Return the durable memory of a masked run."""

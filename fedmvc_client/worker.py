@@ -29,6 +29,7 @@ from configs.errors import (
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
+from fedmvc_client.abandoned import abandoned_runs, give_up
 from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
@@ -58,8 +59,6 @@ log = logging.getLogger("fedmvc.site")
 
 #: Runs kept in memory at once; an older one is set up again from the state folder when asked.
 _RUNS_IN_MEMORY = 2
-#: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
-_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 #: What a site carries from request to request and could not compute again.
 _STATE = "state.npz"
 
@@ -115,22 +114,10 @@ class SiteWorker:
             return to_bytes(Refusal(InternalError.code, sentence))
 
     def _refuse(self, error: FedMVCError, request: Message | None) -> bytes:
-        """Log an error with what only the site may know; answer its sentence.
-
-        The audit log notes what was refused to whoever asked, not what failed at the site.
-        """
+        """Log an error with what only the site may know; answer its sentence."""
         log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
         if isinstance(error, ProtocolError | PolicyRefused | BudgetExceeded):
-            try:
-                self.source.safe.audit.write(
-                    "request refused",
-                    run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
-                    request="" if request is None else type(request).__name__,
-                    code=error.code,
-                    sentence=error.public_message[:_LONGEST_SENTENCE],
-                )
-            except FedMVCError as fault:  # it is refused all the same
-                log.error("%s", fault.public_message, extra={"local_detail": fault.local_detail})
+            self.source.safe.note_refusal(request, error)
         return to_bytes(Refusal(error.code, error.public_message))
 
     def _answer(self, message: Message, body: bytes) -> Message:
@@ -183,10 +170,24 @@ class SiteWorker:
         """Return what a finished run left at this site; None where it left nothing."""
         return self.source.result(run_id)
 
+    def end_abandoned(self) -> None:
+        """End the runs that nobody asks about any more.
+
+        Raises
+        ------
+        FedMVCError
+            Where the site's books cannot be used.
+        """
+        for run_id in abandoned_runs(self.source.safe):
+            log.warning("site '%s' gives up run %s: nobody asks for it", self.site, run_id[:8])
+            give_up(self.source.safe, run_id)
+            self.forget(run_id)
+
     # -- one action each ---------------------------------------------------------------------
 
     def _hello(self, request: HelloRequest) -> HelloReply:
         check_run_id(request.run_id)
+        self.end_abandoned()
         plan = self._read_plan(request)
         safe, policy = self.source.safe, self.source.policy
         safe.register.see(plan)
@@ -350,12 +351,16 @@ def folder_worker(folder: Path, require_approval: bool = False) -> SiteWorker:
     ------
     ConfigError
         Where ``site.toml`` or ``schema.toml`` does not fit.
+    PolicyRefused
+        Where the ledger or the audit log was changed and an abandoned run is to be ended in it.
     """
     source = FolderSource(folder)
     if require_approval:
         policy = source.policy.model_copy(update={"approval": "required"})
         source.config = source.config.model_copy(update={"policy": policy})
-    return SiteWorker(source)
+    worker = SiteWorker(source)
+    worker.end_abandoned()
+    return worker
 
 
 def array_worker(
