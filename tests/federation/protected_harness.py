@@ -226,7 +226,7 @@ def once(when: Callable[[Message], bool]) -> Callable[[Message], bool]:
 
 
 class Restarting:
-    """A site whose worker is started anew, over the same folder, before each request."""
+    """A site whose worker is started anew, over the same folder, before some requests."""
 
     def __init__(
         self, folder: Path, when: Callable[[Message], bool] = lambda request: True
