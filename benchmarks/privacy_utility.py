@@ -36,7 +36,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 #: Rounds by number of records.
 ROUNDS = {10_000: 10, 2_000: 10, 400: 5}
-FUZZIFIER, VIEW_EXPONENT = 2.0, 2.0
+FUZZIFIER, VIEW_EXPONENT = 2.0, 5.0
 
 
 @dataclass(frozen=True)

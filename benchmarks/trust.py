@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import privacy_utility, trust_ledger, trust_privacy, trust_runs, trust_secure_sum
 from benchmarks.trust_rows import Row
@@ -21,6 +22,7 @@ from benchmarks.trust_trajectory import trajectory_row
 
 __all__ = ["main"]
 
+Floats = NDArray[np.float64]
 DOCUMENT = Path(__file__).parents[1] / "docs" / "trust.md"
 GROUPS: dict[str, tuple[str, Sequence[Callable[[], Row]]]] = {
     "Secure aggregation": ("trust_secure_sum", trust_secure_sum.ROWS),
@@ -31,19 +33,22 @@ GROUPS: dict[str, tuple[str, Sequence[Callable[[], Row]]]] = {
 }
 _HEAD = """# Figures of trust
 
-Written by `make trust` (`python -m benchmarks.trust`), nothing here by hand. What has to hold
+What `make trust` (`python -m benchmarks.trust`) measures and writes. What has to hold
 stands beside each figure; the tests check smaller versions of the same rows. Noise is drawn from
 the operating system and cannot be seeded, so figures with noise differ a little from run to run.
 """
 _UTILITY = """
 ## What noise costs in accuracy
 
-Three sites with masks and distributed noise on the cardio set, delta 1e-5, T rounds; the mean over
-seeds (standard deviation, least). "before" is what an independent reference gave. **With 2,000
-patients an epsilon below 2 is poor, with 400 every epsilon is**: what is sent then is mostly noise.
+The cardio set, delta 1e-5, T rounds; the mean over seeds (standard deviation, least). "central":
+the noise once on the sum, for which the lines hold. "three sites": with masks and distributed
+noise; as one of the three may collude with the server, two have to add up to what is needed, so
+that the sum of all three carries 1.5 times the variance. "before" is what an independent reference
+gave. **With 2,000 patients an epsilon below 2 is poor, with 400 every epsilon is**: what is sent
+then is mostly noise.
 
-| kernel | patients | T | seeds | epsilon | accuracy | before | has to be at least |
-|---|---|---|---|---|---|---|---|
+| kernel | patients | T | seeds | epsilon | central | before | has to be at least | three sites |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -83,23 +88,29 @@ def _utility(seeds: int) -> Iterator[tuple[str, bool]]:
     for case in privacy_utility.CASES:
         n_seeds = seeds or (10 if case.heat_kernel == "one" else 30)
         for i, epsilon in enumerate((*privacy_utility.EPSILONS, np.inf)):
-            found = privacy_utility.accuracies(
-                trust_runs.federated_accuracy, case, epsilon, n_seeds
+            central, federated = (
+                privacy_utility.accuracies(run, case, epsilon, n_seeds)
+                for run in (privacy_utility.central_run, trust_runs.federated_accuracy)
             )
             least = case.line[i] if i < len(case.line) else 0.0
-            passed = round(float(found.mean()), 2) >= least
-            spread = found.std(ddof=min(1, n_seeds - 1))
+            passed = round(float(central.mean()), 2) >= least
             line = _line(
                 case.heat_kernel,
                 f"{case.n:,}",
                 privacy_utility.ROUNDS[case.n],
                 n_seeds,
                 "none" if np.isinf(epsilon) else f"{epsilon:g}",
-                f"{found.mean():.3f} ({spread:.3f}, {found.min():.3f})",
+                _spread(central),
                 f"{case.before[i]:.3f}" if i < len(case.before) else "",
                 f"{least:.2f} {_verdict(passed)}" if least else "",
+                _spread(federated),
             )
             yield line, passed
+
+
+def _spread(found: Floats) -> str:
+    deviation = found.std(ddof=min(1, found.size - 1))
+    return f"{found.mean():.3f} ({deviation:.3f}, {found.min():.3f})"
 
 
 def _line(*cells: object) -> str:

@@ -101,6 +101,13 @@ def edit_text(path, old, new):
     path.write_text(text.replace(old, new))
 
 
+#: What a site writes down of any plan that it is shown: its register, ledger and audit log.
+BOOKS = re.compile(
+    r"(^|/)(plans/[0-9a-f]{64}\.json|state/(audit\.jsonl|ledger\.key|(register|ledger)\.db.*))$"
+)
+
+
 def files_in(folder):
-    """Every file below a folder, relative to it."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """Names of the files in a folder, relative to it, without sites' books."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name for name in names if not BOOKS.search(name)}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -247,7 +248,7 @@ def test_another_schema_names_site_view_and_column(sites, tmp_path, change, word
         (PLAN.replace("4", "0"), "n_clusters is 0; allowed: a whole number, 1 or more"),
         (PLAN.replace("4", '"4"'), "n_clusters is '4'; allowed: a whole number"),
         (PLAN.replace("fedhk-mvfc", "k-means"), "method is 'k-means'; allowed: 'fedhk-mvfc'"),
-        (PLAN + "[privacy]\nsecure_aggregation = true\n", "not available"),
+        (PLAN + "[privacy]\nsecure_aggregation = true\n", "privacy.participants is empty"),
         ("n_clusters = \n", "plan 'plan.toml' is not valid TOML"),
         ("", "'method' is missing"),
     ],
@@ -457,14 +458,15 @@ def test_quorum_that_cannot_be_met_is_not_waited_for(sites, tmp_path, backend):
 
 
 def test_site_that_cannot_write_says_so_without_its_path(sites, tmp_path):
+    shutil.rmtree(sites / "st-anna" / "state")
     (sites / "st-anna" / "state").write_text("a file where a folder should be")
 
     ended = simulate(sites, tmp_path)
 
     assert ended.code == 2
     assert ended.sentence == (
-        "site 'st-anna' cannot use its own folder (Not a directory): check that its state and "
-        "results can be written"
+        "register of site 'st-anna' cannot be used (File exists): check that the site's state "
+        "folder can be written and has space"
     )
     assert str(sites / "st-anna" / "state") in ended.err
 
@@ -483,7 +485,7 @@ def test_interrupted_run_keeps_its_rounds_and_ends_with_130(sites, tmp_path, mon
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["exit_code"], result["rounds"]) == ("stopped", 130, 2)
     assert files_in(tmp_path / "run") == {"result.json", "rounds.csv"}
-    assert not [name for name in files_in(sites) if "results" in name or "state" in name]
+    assert not [name for name in files_in(sites) if "results" in name or "/runs/" in name]
 
 
 def test_plan_that_names_an_unknown_site_is_refused(sites, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_server.cli import app as server
-from tests.cli.commands import LOG_LINE, call, files_in, run_script, write_plan
+from tests.cli.commands import LOG_LINE, call, files_in, write_plan
 from tests.federation.tensor_harness import edit_rows, hospitals, view_file
 
 PLAN = 'method = "tensor-fmvc"\nn_clusters = 3\nmax_rounds = 8\n[tensor]\nlink_cost = 1\n'
@@ -31,11 +31,11 @@ def sites(pristine, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(pristine, tmp_path_factory):
-    """Run the installed script once, for every test that only looks at what it left."""
+    """Run the command once, for every test that only looks at what it left."""
     folder = tmp_path_factory.mktemp("finished")
     data = shutil.copytree(pristine, folder / "sites")
-    ended = run_script(
-        "fedmvc-server",
+    ended = call(
+        server,
         *("simulate", write_plan(folder, PLAN), "--data", data, "--out", folder / "run"),
         *("--truth", data / "truth.csv"),
     )
@@ -76,7 +76,7 @@ def test_each_site_has_the_labels_of_its_records(finished):
     labels = {}
     for site in SITES:
         folder = data / site / "results" / result["run_id"]
-        assert files_in(folder) == {"membership.parquet"}
+        assert files_in(folder) == {"membership.parquet", "certificate.json"}
         table = pq.read_table(folder / "membership.parquet")
         columns = ["id", "u_1", "u_2", "u_3", "label", "aligned_vote", "view_label"]
         assert table.column_names == columns
@@ -280,13 +280,9 @@ def test_plan_that_does_not_fit_reads_no_data(tmp_path, plan, words):
     assert files_in(tmp_path) == {"plan.toml"}
 
 
-def test_the_script_refuses_with_the_code_and_no_traceback(sites, tmp_path):
+def test_a_refusal_with_json_is_one_object(sites, tmp_path):
     no_key(sites)
-    ended = run_script(
-        "fedmvc-server",
-        *("simulate", write_plan(tmp_path, PLAN), "--data", sites, "--out", tmp_path / "run"),
-        "--json",
-    )
+    ended = simulate(sites, tmp_path, PLAN, "--json")
     assert ended.code == 2
     assert "'riverside'" in ended.sentence
     told = json.loads(ended.out)

@@ -106,7 +106,6 @@ def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(tmp_path):
     code = (
         "import sys, time, types\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "import fedmvc_client.worker as worker\n"
         "from fedmvc_client import cli, socket_server\n"
         "class Endless:\n"
         "    site = 'st-anna'\n"
@@ -116,7 +115,9 @@ def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(tmp_path):
         "            list(pool.map(time.sleep, [60.0, 60.0]))\n"
         "serve = socket_server.serve_worker\n"
         "socket_server.serve_worker = lambda *a, **k: serve(*a, **k, grace=0.5)\n"
-        "worker.folder_worker = lambda site: Endless()\n"
+        "stub = types.ModuleType('fedmvc_client.worker')\n"
+        "stub.folder_worker = lambda site: Endless()\n"
+        "sys.modules['fedmvc_client.worker'] = stub\n"
         "sys.argv = ['fedmvc-client', 'worker', '--socket', sys.argv[1]]\n"
         "sys.exit(cli.main())\n"
     )

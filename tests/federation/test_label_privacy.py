@@ -315,7 +315,7 @@ def restarted(site, folder):
 
 
 def test_a_run_that_the_budget_does_not_cover_is_refused_before_data_are_read(folder):
-    site = Site(folder_worker(folder), private_plan(epsilon=4.0))
+    site = Site(folder_worker(folder), private_plan(epsilon=9.0))
     hello = m.HelloRequest(*site.ids, site.plan.canonical())
     assert "the privacy budget of its patients (epsilon 8 at delta" in site.refused(hello, 5)
 

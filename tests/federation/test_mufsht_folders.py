@@ -102,6 +102,7 @@ def test_each_site_keeps_the_selection_and_its_own_clusters(finished):
             "features.csv",
             "selection.json",
             "selection.npz",
+            "certificate.json",
         }
         kept = read_results(folder)
         assert len(kept.ids) == 100
