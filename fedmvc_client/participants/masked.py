@@ -122,11 +122,6 @@ class MaskedParticipant(ProtectedParticipant):
         return from_bytes(self._reply)
 
     def _sum(self, request: SumRequest) -> SumReply:
-        if len(request.senders) != len(request.envelopes):
-            raise ProtocolError(
-                f"site '{self.site}' was sent {len(request.envelopes)} envelopes of "
-                f"{len(request.senders)} senders"
-            )
         if request.senders:
             pairs = zip(request.senders, request.envelopes, strict=True)
             self._masks.receive({sender: envelope.tobytes() for sender, envelope in pairs})

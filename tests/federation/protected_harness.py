@@ -228,9 +228,7 @@ def once(when: Callable[[Message], bool]) -> Callable[[Message], bool]:
 class Restarting:
     """A site whose worker is started anew, over the same folder, before some requests."""
 
-    def __init__(
-        self, folder: Path, when: Callable[[Message], bool] = lambda request: True
-    ) -> None:
+    def __init__(self, folder: Path, when: Callable[[Message], bool]) -> None:
         self.folder = folder
         self.when = when
         self.worker: SiteWorker | None = None
