@@ -90,9 +90,9 @@ def _of_model(result: RunResult, model: ClusterModel) -> list[str]:
 def _of_privacy(certificate: dict[str, Any]) -> list[str]:
     """Say what a run guarantees, where it guarantees something."""
     parts = []
-    if certificate["threshold"] is not None:
+    if certificate.get("threshold") is not None:
         parts.append("the server saw sums over sites only")
-    if certificate["epsilon"] is not None:
+    if certificate.get("epsilon") is not None:
         alone = certificate["epsilon_if_others_collude"]
         parts.append(
             f"epsilon {certificate['epsilon']:.3f} at delta {certificate['delta']:g} for "
