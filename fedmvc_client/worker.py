@@ -145,7 +145,7 @@ class SiteWorker:
         kind = kind_of(self._plans[run_id])
         names = list(kind.ACTIONS)
         if action == names[0] and (action in kind.REPLAYED or not self._under_way(run_id)):
-            participant = self._create(run_id)
+            participant = self._create(run_id, first=True)
         else:
             participant = self._participant(run_id, action)
         if action == names[-1]:
@@ -196,9 +196,6 @@ class SiteWorker:
         safe.register.would_begin(plan, policy, request.run_id)
         views = describe_chosen(self.source, plan)
         roster = self._check_protection(request.run_id, plan, views)
-        known = self._plans.get(request.run_id)
-        if known is not None and known.plan_id != plan.plan_id:
-            self._participants.pop(request.run_id, None)
         self._plans[request.run_id] = plan
         self._plans.move_to_end(request.run_id)
         while len(self._plans) > _RUNS_IN_MEMORY:
@@ -243,14 +240,22 @@ class SiteWorker:
             )
         return plan
 
-    def _create(self, run_id: str) -> Participant:
-        """Begin the site's part: what allows and pays for it is booked before data are read."""
+    def _create(self, run_id: str, *, first: bool = False) -> Participant:
+        """Begin the site's part: what allows and pays for it is booked before data are read.
+
+        Where the data then forbid it the ``first`` time, nothing was sent and nothing is spent.
+        """
         plan, safe = self._plans[run_id], self.source.safe
         safe.register.begin(run_id, plan, self.source.policy)
         cost = cost_of(plan, [len(view.columns) for view in describe_chosen(self.source, plan)])
         if cost is not None:
             safe.ledger.reserve(run_id, plan.plan_id, cost)
-        return kind_of(plan).begin(plan, run_id, self.source, self._load(plan))
+        try:
+            return kind_of(plan).begin(plan, run_id, self.source, self._load(plan))
+        except FedMVCError:
+            if first and cost is not None:
+                safe.ledger.give_back(run_id)
+            raise
 
     def _load(self, plan: RunPlan) -> Records:
         try:
@@ -294,10 +299,7 @@ class SiteWorker:
         return self._participants[run_id]
 
     def _begin(self, request: HelloRequest, body: bytes) -> None:
-        """Keep a hello for a restarted worker; one of another plan ends what came before."""
-        known = self._folders.read(request.run_id, HELLO)
-        if known is not None and _plan_id_of(known) != request.plan_id:
-            self._folders.remove(request.run_id)
+        """Keep a hello for a restarted worker."""
         self._folders.write(request.run_id, HELLO, body)
         self._folders.remove_oldest(request.run_id)
 
@@ -376,15 +378,6 @@ def array_worker(
 ) -> SiteWorker:
     """Return a worker of arrays in memory (see `fedmvc_client.sources.ArraySource`)."""
     return SiteWorker(ArraySource(name, views, schema, device, folder, earlier, identity, roster))
-
-
-def _plan_id_of(body: bytes) -> str | None:
-    """Return the plan of a hello kept on disk; None where it cannot be read."""
-    try:
-        message = from_bytes(body)
-    except ProtocolError:
-        return None
-    return message.plan_id if isinstance(message, HelloRequest) else None
 
 
 def _version() -> str:
