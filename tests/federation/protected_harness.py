@@ -28,7 +28,9 @@ from tests.federation.harness import federate, split
 MAX_ROWS = 1000
 
 
-def protected_plan(names=(), *, n_clusters=3, max_rounds=4, quorum=None, privacy=None, **fedhk):
+def protected_plan(
+    names=(), *, n_clusters=3, max_rounds=4, tol=0.0, quorum=None, privacy=None, **fedhk
+):
     """Return a plan: masked where ``names`` lists participants, noisy where privacy says so.
 
     Further keywords are keys of its table ``[fedhk]``.
@@ -37,7 +39,7 @@ def protected_plan(names=(), *, n_clusters=3, max_rounds=4, quorum=None, privacy
         "method": "fedhk-mvfc",
         "n_clusters": n_clusters,
         "max_rounds": max_rounds,
-        "tol": 0.0,
+        "tol": tol,
         "quorum": {"timeout_s": 5.0} | (quorum or {}),
         "privacy": {"max_rows": MAX_ROWS} | (privacy or {}),
     }
