@@ -10,9 +10,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from configs.errors import ConfigError
+from fedmvc_client.run_folders import RunFolders
 from fedmvc_client.safe import Safe
+from privacy.secagg import end_run
 
-__all__ = ["IDLE_DAYS", "abandoned_runs", "give_up"]
+__all__ = ["IDLE_DAYS", "abandoned_runs", "abort", "give_up"]
 
 #: Days without a request after which a run is over.
 IDLE_DAYS = 7
@@ -47,6 +50,35 @@ def give_up(safe: Safe, run_id: str) -> None:
     if safe.state is None or (safe.state / "ledger.db").exists():
         safe.ledger.forfeit(run_id)
     safe.audit.write("run given up", run_id=run_id)
+
+
+def abort(safe: Safe, text: str) -> str:
+    """End the running run whose id begins with ``text``, now and for good; a worker sees it too.
+
+    Returns
+    -------
+    str
+        The run's whole id.
+
+    Raises
+    ------
+    ConfigError
+        Where no run begins so, or more than one.
+    """
+    folders = [] if safe.state is None else list((safe.state / "runs").glob("*"))
+    running = {path.name for path in folders if path.is_dir()} | set(safe.ledger.open_runs())
+    found = sorted(run_id for run_id in running if run_id.startswith(text))
+    if len(found) != 1:
+        raise ConfigError(
+            f"{len(found)} of the {len(running)} running runs of site '{safe.site}' begin with "
+            f"'{text[:36]}': give more of the id (state/runs and budget show have it)"
+        )
+    (run_id,) = found
+    if any(path.name == run_id and (path / "secure").is_dir() for path in folders):
+        end_run(safe.vault(run_id))
+    give_up(safe, run_id)
+    RunFolders(safe.state).remove(run_id)
+    return run_id
 
 
 def _last_asked(folder: Path) -> float:

@@ -16,7 +16,7 @@ from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_client.cli_options import JsonOption, SiteOption
 from fedmvc_client.cli_plans import plans, refuse_plan
-from fedmvc_client.cli_privacy import budget, keygen
+from fedmvc_client.cli_privacy import abort, budget, keygen
 from fedmvc_client.cli_privacy import log as audit_log
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ app.add_typer(plans, name="plans")
 app.add_typer(budget, name="budget")
 app.add_typer(audit_log, name="log")
 app.command()(keygen)
+app.command()(abort)
 
 
 @app.callback()

@@ -15,7 +15,7 @@ from configs.site import SiteConfig
 from fedmvc_client.cli_options import JsonOption, SiteOption
 from fedmvc_client.cli_plans import finite, in_words, shown
 
-__all__ = ["budget", "keygen", "log"]
+__all__ = ["abort", "budget", "keygen", "log"]
 
 budget = typer.Typer(help="The privacy budget of this site's patients.", no_args_is_help=True)
 log = typer.Typer(help="The audit log of this site.", no_args_is_help=True)
@@ -149,6 +149,27 @@ def verify_log(
             f"the audit log of site '{safe.site}' is in order: {len(entries)} events "
             f"({len(heads)} certificates asked); its head is {safe.audit.head()}"
         )
+
+
+def abort(
+    run_id: Annotated[str, typer.Argument(help="Id of a running run, or how it begins.")],
+    site: SiteOption = Path("."),
+    as_json: JsonOption = False,
+) -> None:
+    """End this site's part in a run, now and for good: its secrets go, its budget is forfeited.
+
+    For a run whose server is gone for good, or that must not go on. What the run reserved counts as
+    spent, and its id is refused from now on. A run nobody asks about for a week ends by itself.
+    """
+    from fedmvc_client.abandoned import abort as end_here
+    from fedmvc_client.safe import FolderSafe
+
+    safe = FolderSafe(site, SiteConfig.load(site))
+    ended = end_here(safe, run_id)
+    if as_json:
+        print_json({"site": safe.site, "run_id": ended})
+    else:
+        print(f"site '{safe.site}' has ended its part in run {ended}")
 
 
 def keygen(
