@@ -261,7 +261,7 @@ def test_shares_of_another_question_open_nothing():
             return dataclasses.replace(reply, answer=reply.answer[::-1].copy())
         return reply
 
-    with pytest.raises(QuorumLost, match="2 of 3 sites answered unmask .*'site-02' sent a reply"):
+    with pytest.raises(QuorumLost, match=r"2 of 3 sites answered unmask .*'site-02' sent a reply"):
         drive(strategy, collector.sum(BODY, 2), answer)
 
 

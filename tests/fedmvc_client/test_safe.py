@@ -1,0 +1,126 @@
+import dataclasses
+import logging
+
+import pytest
+
+from configs.errors import BudgetExceeded, ConfigError, ProtocolError
+from configs.site import Policy, SiteConfig
+from fedmvc_client.safe import PASSPHRASE, FolderSafe, MemorySafe
+from fedmvc_server.site_keys import draw_keys, write_keys
+from privacy.identity import make_identity
+from strategies import messages as m
+
+RUN = "0" * 32
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "st-anna").mkdir()
+    write_keys(tmp_path, ["st-anna"])
+    return tmp_path / "st-anna"
+
+
+def safe_of(folder, **fields):
+    config = SiteConfig.parse({"name": "st-anna", "data": {"ecg": "ecg.csv"}, **fields})
+    return FolderSafe(folder, config)
+
+
+def test_nothing_is_made_before_it_is_used(folder):
+    safe = safe_of(folder)
+    assert safe.roster().key_of("st-anna") == safe.identity().public_key()
+    assert [path.name for path in (folder / "state").iterdir()] == ["identity.pem"]
+    assert safe.register.list() == ()
+    assert safe.ledger.open_runs() == ()
+    safe.audit.write("plan seen")
+    names = {path.name for path in (folder / "state").iterdir()}
+    assert {"register.db", "ledger.db", "audit.jsonl"} <= names
+
+
+def test_a_vault_lies_in_its_runs_folder_and_is_closed_to_others(folder):
+    vault = safe_of(folder).vault(RUN)
+    with vault.transaction():
+        vault.seal("own", {1: b"secret"})
+    secure = folder / "state" / "runs" / RUN / "secure"
+    assert {path.name for path in secure.glob("*.key")} == {"exchange-1.key"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [secure, *secure.iterdir()])
+    assert safe_of(folder).vault(RUN).unseal("own", 1) == b"secret"
+
+
+def test_keys_lie_where_site_toml_says(folder):
+    (folder / "elsewhere").mkdir()
+    for name, file in (("key.pem", "state/identity.pem"), ("names.json", "roster.json")):
+        (folder / file).rename(folder / "elsewhere" / name)
+    with pytest.raises(ConfigError, match="does not exist"):
+        safe_of(folder).identity()
+    with pytest.raises(ConfigError, match="roster"):
+        safe_of(folder).roster()
+    keys = {"identity": "elsewhere/key.pem", "roster": "elsewhere/names.json"}
+    safe = safe_of(folder, keys=keys)
+    assert safe.roster().key_of("st-anna") == safe.identity().public_key()
+
+
+def test_a_locked_key_is_opened_by_the_passphrase_in_the_environment(folder, monkeypatch):
+    path = folder / "state" / "identity.pem"
+    path.unlink()
+    make_identity(path, b"correct horse")
+    monkeypatch.delenv(PASSPHRASE, raising=False)
+    with pytest.raises(ConfigError, match="passphrase"):
+        safe_of(folder).identity()
+    monkeypatch.setenv(PASSPHRASE, "correct horse")
+    assert safe_of(folder).identity().public_key()
+
+
+def test_a_budget_survives_the_process_with_its_key(folder):
+    head = safe_of(folder).ledger.head()
+    again = safe_of(folder)
+    again.ledger.verify([head])
+    assert again.ledger.head() == head
+
+
+def test_in_memory_keys_are_given_and_a_vault_stays_the_same():
+    keys, roster = draw_keys(["st-anna"])
+    bare = MemorySafe("st-anna", Policy())
+    whole = MemorySafe("st-anna", Policy(), keys["st-anna"], roster)
+    for missing in (bare.identity, bare.roster):
+        with pytest.raises(ConfigError, match="was given no"):
+            missing()
+    assert whole.identity() is keys["st-anna"]
+    assert whole.roster() is roster
+    assert whole.vault(RUN) is whole.vault(RUN)
+    assert whole.vault(RUN) is not whole.vault("1" * 32)
+    assert whole.state is None
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+def refusals(safe):
+    return [e.facts for e in safe.audit.entries() if e.event == "request refused"]
+
+
+def test_a_refusal_is_noted_with_its_run_its_code_and_its_sentence(folder):
+    safe = safe_of(folder)
+    error = BudgetExceeded("no budget", local_detail="4711")
+    safe.note_refusal(m.KeysRequest(RUN, "0" * 64), error)
+    safe.note_refusal(None, ProtocolError("not a message"))
+    assert refusals(safe) == [
+        {"run_id": RUN, "request": "KeysRequest", "code": 5, "sentence": "no budget"},
+        {"run_id": "", "request": "", "code": 8, "sentence": "not a message"},
+    ]
+    assert "4711" not in (folder / "state" / "audit.jsonl").read_text()
+
+
+def test_what_a_request_names_itself_cannot_fill_the_log(folder):
+    safe = safe_of(folder)
+    request = dataclasses.replace(m.KeysRequest(RUN, ""), run_id="x" * 10**6)
+    safe.note_refusal(request, ProtocolError("y" * 10**6))
+    (facts,) = refusals(safe)
+    assert (len(facts["run_id"]), len(facts["sentence"])) == (64, 1000)
+
+
+def test_a_log_that_cannot_be_written_stops_no_refusal(folder, caplog):
+    safe = safe_of(folder)
+    (folder / "state" / "audit.jsonl").mkdir()
+    with caplog.at_level(logging.ERROR):
+        safe.note_refusal(None, ProtocolError("not a message"))
+    assert "audit log cannot be used" in caplog.text
