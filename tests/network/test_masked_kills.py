@@ -127,7 +127,7 @@ def sites_of_rounds(out):
         return [row["sites"].split() for row in csv.DictReader(file)]
 
 
-def plan_of(names, *, noise=NOISE, timeout_s=60):
+def plan_of(names, *, noise=NOISE, timeout_s=150):
     return PLAN.format(names=json.dumps(list(names)), timeout_s=timeout_s) + noise
 
 
@@ -157,7 +157,7 @@ def test_a_site_killed_after_its_upload_comes_back_and_is_in_the_sum(four, tmp_p
 
 def test_without_noise_a_site_lost_for_good_ends_the_run(four, tmp_path):
     out = tmp_path / "c"
-    plan = plan_of(THREE, noise="", timeout_s=25)
+    plan = plan_of(THREE, noise="", timeout_s=60)
     # the counts are the first exchange, so round 3 is the fourth
     code, result = run_with_kill(four, out, plan, "SumRequest", 4, back=False)
 
