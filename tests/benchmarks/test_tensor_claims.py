@@ -40,20 +40,16 @@ def stored(name):
 @pytest.mark.parametrize(
     ("name", "shuffles"), [("3sources", 5), ("bbcsport", 5), ("orl_faces", 5), ("handwritten", 1)]
 )
-def test_plus_reaches_its_accuracy_on_shuffled_rows(name, shuffles):
+def test_plus_reaches_its_accuracy_and_does_not_depend_on_the_order_of_rows(name, shuffles):
     dataset = stored(name)
-    found = []
-    for seed in range(shuffles):
-        moved = dataset.shuffled(seed)
-        found.append(accuracy(moved.labels, plus((moved, seed)).labels_))
-    assert np.mean(found) >= GOALS[name]
-
-
-@pytest.mark.parametrize("name", list(GOALS))
-def test_plus_does_not_depend_on_the_order_of_rows(name):
-    given, moved, equal = permutation(stored(name), 1)
+    given, moved, equal = permutation(dataset, 1)
     assert abs(mean_acc(given) - mean_acc(moved)) <= ORDER_LIMIT
     assert equal >= 1 - ORDER_LIMIT
+    found = [run.acc for run in moved]  # the first shuffle
+    for seed in range(1, shuffles):
+        shuffled = dataset.shuffled(seed)
+        found.append(accuracy(shuffled.labels, plus((shuffled, seed)).labels_))
+    assert np.mean(found) >= GOALS[name]
 
 
 # -- the order artefact ----------------------------------------------------------------------

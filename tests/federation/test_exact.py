@@ -19,18 +19,20 @@ from tests.solvers.cases import KERNELS, SCALINGS
 VIEWS, TRUTH = gaussian_views(160, 1, n_clusters=4, dims=(2, 3, 1), separation=4.0)
 PLAIN = {"init": "box", "acceleration": "none", "n_init": 1}
 
-# Every kernel and scaling twice, every partition with every number of sites.
-COMBINATIONS = list(itertools.product(KERNELS, SCALINGS))
+# Every kernel with every scaling, every partition with a few and with more sites.
 FEDERATIONS = [
-    (kind, n_sites)
-    for n_sites in (1, 2, 5, 20)
-    for kind in ("missing", "dirichlet", "iid")
-    if n_sites > 1 or kind == "iid"
+    ("missing", 20),
+    ("missing", 2),
+    ("dirichlet", 2),
+    ("iid", 2),
+    ("missing", 5),
+    ("dirichlet", 5),
+    ("iid", 5),
+    ("dirichlet", 20),
+    ("iid", 1),
 ]
-CASES = [
-    *((*COMBINATIONS[i % 9], *federation) for i, federation in enumerate(FEDERATIONS)),
-    *((*combination, "missing", 2) for combination in COMBINATIONS),
-]
+COMBINATIONS = itertools.product(KERNELS, SCALINGS)
+CASES = [(*pair, *held) for pair, held in zip(COMBINATIONS, FEDERATIONS, strict=True)]
 
 
 def assert_equal_to_centralised(result, expected, tolerance=1e-10):
