@@ -1,5 +1,7 @@
 """Protected runs against plain ones: the same numbers under masks, the same plus noise with it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -38,14 +40,11 @@ GAPS, _ = clustered_sites(3, missing=0.08, seed=1)
 BOUNDED = declared_schema(clustered_sites(3, n=150)[0])
 CASES = {
     "scaled by extremes": (WHOLE, {}),
-    "robust": (WHOLE, {"profile": "robust", "anneal": False}),
-    "standard, bandwidth from the data": (WHOLE, {"scaling": "standard", "bandwidth": "auto"}),
-    "absolute deviations": (WHOLE, {"heat_kernel": "absdev"}),
-    "missing cells": (GAPS, {}),
-    "missing cells, bandwidth from the data": (GAPS, {"bandwidth": "auto", "scaling": "standard"}),
-    "a view that one site lacks": (lacking(WHOLE), {"bandwidth": "auto"}),
-    "missing cells and a view": (lacking(GAPS), {"heat_kernel": "one"}),
-    "weighted means": (WHOLE, {"aggregation": "weighted", "n_init": 2}),
+    "bandwidth from the data, missing cells": (GAPS, {"bandwidth": "auto", "scaling": "standard"}),
+    "absolute deviations": (WHOLE, {"heat_kernel": "absdev", "n_init": 1}),
+    "a view that one site lacks": (lacking(WHOLE), {"profile": "robust", "anneal": False}),
+    "missing cells and a view": (lacking(GAPS), {"heat_kernel": "one", "n_init": 1}),
+    "weighted means": (WHOLE, {"aggregation": "weighted"}),
     "means": (lacking(GAPS), {"aggregation": "fedavg", "n_init": 1}),
 }
 
@@ -53,10 +52,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_masks_change_nothing(case):
     sites, options = CASES[case]
-    plan = protected_plan(NAMES, max_rounds=8, **options)
+    plan = protected_plan(NAMES, max_rounds=6, **options)
     masked, plain = run(plan, sites), run(plain_twin(plan), sites)
     assert largest_difference(masked, plain) <= 1e-12
-    assert masked.rounds == plain.rounds == 8
+    assert masked.rounds == plain.rounds == 6
     np.testing.assert_allclose(masked.model.view_weights, plain.model.view_weights, atol=1e-12)
     assert masked.metrics["objective"] == pytest.approx(plain.metrics["objective"], rel=1e-9)
     assert masked.metrics["expected_cluster_sizes"] == pytest.approx(
@@ -85,11 +84,9 @@ def test_masks_change_no_label_of_an_accelerated_run():
 @pytest.mark.parametrize(
     ("n_sites", "masked", "options"),
     [
-        (3, True, {}),
         (4, True, {"heat_kernel": "minmax"}),
         (3, True, {"privacy": {"noise": "local"}}),
-        (2, False, {}),
-        (3, False, {"heat_kernel": "absdev"}),
+        (2, False, {"heat_kernel": "absdev"}),
     ],
 )
 def test_what_is_opened_is_the_sum_and_the_noise(monkeypatch, n_sites, masked, options):
@@ -124,7 +121,7 @@ def test_masks_halve_the_noise_that_local_sites_would_add(monkeypatch):
     spread = {}
     for where in ("distributed", "local"):
         with watched_sums(monkeypatch) as watched:
-            run(noisy_plan(sites, privacy={"noise": where}), sites)
+            run(noisy_plan(sites, max_rounds=2, privacy={"noise": where}), sites)
         spread[where] = watched.step * np.std([n.astype(float) for n in watched.noise])
     assert spread["local"] / spread["distributed"] == pytest.approx(np.sqrt(2), rel=0.05)
 
@@ -179,8 +176,9 @@ DECLINED = {
 }
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("case", DECLINED)
+@pytest.mark.parametrize(
+    ("case", "masked"), [*((case, True) for case in DECLINED), ("a small cohort", False)]
+)
 def test_with_noise_the_server_reads_only_that_a_site_declined(caplog, case, masked):
     spoil, reason = DECLINED[case]
     workers = protected_workers(WHOLE, BOUNDED)
@@ -195,17 +193,16 @@ def test_with_noise_the_server_reads_only_that_a_site_declined(caplog, case, mas
     result = federate(plan, workers, change=dict.fromkeys(["site-01"], spy))
     first = next(reply for reply in replies if isinstance(reply, m.Refusal))
     assert (first.code, first.message) == (4, "site 'site-01' declined")
-    learnt = result.stop_reason + str(result.dropped) + str(replies[-1])
+    learnt = result.stop_reason + str(result.dropped)
     assert "'site-01' declined" in learnt
-    assert not any(number in learnt for number in ("40 ", "41", "37", "4 records"))
+    assert not re.search("rows|records|view_1|polic|max_rows", learnt)
     # before round 1 it ends the run; without masks nothing reads data so early
     assert result.exit_code == ((6 if case == "few records with a view" else 4) if masked else 0)
     assert reason in caplog.text
     safe = workers["site-01"].source.safe
     assert events(workers["site-01"], "request refused")[0]["sentence"] == first.message
     assert safe.ledger.status().spent == 0.0
-    if case != "few records with a view" or masked:
-        assert safe.ledger.open_runs() == ()
+    assert safe.ledger.open_runs() == ()
 
 
 def test_without_noise_the_server_reads_the_reason():
