@@ -13,7 +13,14 @@ from fedmvc_client.approvals import Register
 from fedmvc_client.safe import FolderSafe, MemorySafe, Safe
 from privacy.ledger import LEDGER_HEAD, Ledger
 
-__all__ = ["AUDIT_HEAD", "LookedAtSafe", "certified_heads", "verify_audit", "verify_ledger"]
+__all__ = [
+    "AUDIT_HEAD",
+    "LookedAtSafe",
+    "certified_heads",
+    "verify_audit",
+    "verify_books",
+    "verify_ledger",
+]
 
 #: Key under which a certificate carries the audit log's head, beside `LEDGER_HEAD`.
 AUDIT_HEAD = "audit_head"
@@ -74,6 +81,18 @@ def verify_audit(safe: Safe, heads: Iterable[str] = ()) -> None:
         Where one of the two was edited or lacks what the other vouches for.
     """
     safe.audit.verify([*heads, *safe.ledger.audit_heads()])
+
+
+def verify_books(safe: Safe) -> None:
+    """Check ledger and audit log, each by itself and against the other.
+
+    Raises
+    ------
+    PolicyRefused
+        Where one of the two was edited or lacks what the other vouches for.
+    """
+    verify_ledger(safe)
+    verify_audit(safe)
 
 
 def certified_heads(folder: Path, key: str, others: Sequence[Path] = ()) -> list[str]:

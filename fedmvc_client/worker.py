@@ -30,6 +30,7 @@ from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.abandoned import abandoned_runs, give_up
+from fedmvc_client.books import verify_books
 from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
@@ -212,6 +213,7 @@ class SiteWorker:
             declared_bounds(views)
         cost = cost_of(plan, [len(view.columns) for view in views])
         if cost is not None:
+            verify_books(safe)  # an older ledger that was put back would have more left
             safe.ledger.refuse_dear(run_id, cost)
         if plan.secure_terms() is None:
             return ""

@@ -235,6 +235,25 @@ def test_a_run_folder_put_back_after_the_end_is_of_no_use(data, tmp_path):
         assert "over here" in reply.message or "already has results" in reply.message
 
 
+@pytest.mark.parametrize(
+    ("book", "words"),
+    [("ledger.db", "privacy ledger of site 'riverside' was altered"), ("audit.jsonl", "breaks at")],
+)
+def test_a_book_put_back_from_a_copy_renews_no_budget(data, tmp_path, book, words):
+    plan, state = PLANS["noise"], data / SITE / "state"
+    federate(plan, folder_workers(data))
+    for path in state.glob(f"{book}*"):
+        shutil.copy(path, tmp_path / path.name)
+    federate(plan, folder_workers(data))
+    for path in state.glob(f"{book}*"):
+        path.unlink()
+    for path in tmp_path.glob(f"{book}*"):
+        shutil.copy(path, state / path.name)
+    result = federate(plan, folder_workers(data))
+    assert (result.exit_code, f"'{SITE}'" in result.stop_reason) == (4, True)
+    assert words in result.stop_reason
+
+
 # -- runs without an end ---------------------------------------------------------------------
 
 
