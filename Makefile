@@ -34,6 +34,8 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 	@echo "Server's results: $(DEMO)/run (result.json, model.json, model.npz, rounds.csv)"
 	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
 
+# Two processes share the cores here: threads of both, waiting for each other, would cost most.
+test: export OMP_NUM_THREADS := 1
 test: lint  ## linters, types and all tests
 	@mkdir -p build
 	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
