@@ -89,7 +89,10 @@ def pack_survey(n_rows: int, views: Sequence[SurveyedView], bounds: Sequence[Flo
 
 
 def unpack_survey(total: Floats, bounds: Sequence[Floats]) -> tuple[int, list[SurveyedView]]:
-    """Return rows and views of a sum of packed surveys; extremes are the declared bounds."""
+    """Return rows and views of a sum of packed surveys.
+
+    Extremes are the declared bounds, but for a column of one value: there they are that value.
+    """
     dims = [len(declared) for declared in bounds]
     s = len(dims)
     rows, holding, partly, *columns = split(
@@ -103,13 +106,13 @@ def unpack_survey(total: Floats, bounds: Sequence[Floats]) -> tuple[int, list[Su
         safe = np.maximum(count, 1.0)
         m2 = np.maximum(square - linear**2 / safe, 0.0)
         m2 = np.where(m2 <= _CONSTANT * safe, 0.0, m2)
-        seen = count > 0
+        mean = np.where(count > 0, middle + half * linear / safe, 0.0)
         moments = Moments(
             count,
-            np.where(seen, middle + half * linear / safe, 0.0),
-            np.where(seen, half**2 * m2, 0.0),
-            np.where(seen, declared[:, 0], 0.0),
-            np.where(seen, declared[:, 1], 0.0),
+            mean,
+            half**2 * m2,
+            np.where(m2 > 0, declared[:, 0], mean),
+            np.where(m2 > 0, declared[:, 1], mean),
         )
         views.append(SurveyedView(round(float(holding[h])), round(float(partly[h])), moments))
     return round(float(rows[0])), views

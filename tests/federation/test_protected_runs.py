@@ -28,6 +28,14 @@ def lacking(sites):
     return {**sites, "site-01": {"views": [views[0], None]}}
 
 
+def constant(sites):
+    """Let the first column of each view hold one value."""
+    return {
+        name: {"views": [np.where(np.arange(v.shape[1]) == 0, 7.1, v) for v in site["views"]]}
+        for name, site in sites.items()
+    }
+
+
 def largest_difference(one, other):
     for result in (one, other):
         assert result.status == "completed", result.stop_reason
@@ -43,6 +51,7 @@ CASES = {
     "bandwidth from the data, missing cells": (GAPS, {"bandwidth": "auto", "scaling": "standard"}),
     "absolute deviations": (WHOLE, {"heat_kernel": "absdev", "n_init": 1}),
     "a view that one site lacks": (lacking(WHOLE), {"profile": "robust", "anneal": False}),
+    "a column of one value": (constant(WHOLE), {"bandwidth": "auto"}),
     "missing cells and a view": (lacking(GAPS), {"heat_kernel": "one", "n_init": 1}),
     "weighted means": (WHOLE, {"aggregation": "weighted"}),
     "means": (lacking(GAPS), {"aggregation": "fedavg", "n_init": 1}),

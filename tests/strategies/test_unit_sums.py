@@ -81,8 +81,10 @@ def test_a_survey_by_hand():
     )
     assert found[0].moments.mean.tolist() == [5.0, 4.0]
     assert found[0].moments.m2.tolist() == [50.0, 0.0]
-    assert found[0].moments.minimum.tolist() == [0.0, -4.0]
-    assert found[1].moments.maximum.tolist() == [102.0]
+    # the second column and the second view hold one value each
+    assert found[0].moments.minimum.tolist() == [0.0, 4.0]
+    assert found[0].moments.maximum.tolist() == [10.0, 4.0]
+    assert found[1].moments.maximum.tolist() == [101.0]
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 9), min_size=1, max_size=4))
@@ -104,6 +106,8 @@ def test_a_column_of_one_value_has_no_variance_left_over_from_rounding():
     total = pack_survey(1000, surveyed([view]), BOUNDS[1:])
     _, (found,) = unpack_survey(total + 1e-13, BOUNDS[1:])
     assert found.moments.m2.tolist() == [0.0]
+    assert found.moments.minimum.tolist() == found.moments.maximum.tolist()
+    assert found.moments.minimum.tolist() == pytest.approx([100.1])
 
 
 # -- heat-kernel sums ------------------------------------------------------------------------
