@@ -43,23 +43,22 @@ def assert_never_rises(objectives):
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("acceleration", ["anderson", "none"])
 def test_the_objective_never_rises_over_a_federation(number, acceleration):
-    """Each data set under two of the three kernels."""
+    """Each data set under two of the three kernels, one with and one without acceleration."""
     views, truth = list(DATA.values())[number]()
     sites, _ = split(views, truth, "dirichlet", 3)
-    for kernel in (KERNELS[number % 3], KERNELS[(number + 1) % 3]):
-        plan = plan_of(
-            3,
-            heat_kernel=kernel,
-            scaling="standard",
-            bandwidth="auto",
-            init="box",
-            n_init=4,
-            acceleration=acceleration,
-            max_rounds=40,
-            tol=1e-9,
-        )
-        result = federate(plan, workers_of(sites))
-        assert_never_rises([record["objective"] for record in result.history])
+    plan = plan_of(
+        3,
+        heat_kernel=KERNELS[(number + (acceleration == "none")) % 3],
+        scaling="standard",
+        bandwidth="auto",
+        init="box",
+        n_init=4,
+        acceleration=acceleration,
+        max_rounds=40,
+        tol=1e-9,
+    )
+    result = federate(plan, workers_of(sites))
+    assert_never_rises([record["objective"] for record in result.history])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

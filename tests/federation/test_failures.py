@@ -14,12 +14,14 @@ from tests.federation.harness import accuracy, federate, plan_of, pooled_labels,
 
 VIEWS, TRUTH = gaussian_views(120, 2, n_clusters=3, dims=(2, 2))
 SITES, ROWS = split(VIEWS, TRUTH, "iid", 3)
+STARTS = 2
 SECRET = "patient 4711 weighs 82.25 kg"
 
 
 def plan(min_sites=1, on_missing="stop", **options):
     quorum = {"min_sites": min_sites, "on_missing": on_missing, "timeout_s": 5.0}
-    return plan_of(3, quorum=quorum, **{"heat_kernel": "one", "tol": 1e-8, **options})
+    quick = {"heat_kernel": "one", "tol": 1e-8, "n_init": STARTS}
+    return plan_of(3, quorum=quorum, **quick | options)
 
 
 def in_round(number, tamper):
@@ -329,7 +331,7 @@ def test_in_averaging_a_lost_site_sets_every_start_to_work_again():
             asked.append(request.starts.tolist())
         return worker.handle(body)
 
-    options = {"aggregation": "weighted", "tol": 1e-4, "max_rounds": 40, "init": "box"}
+    options = {"aggregation": "weighted", "tol": 1e-4, "max_rounds": 40, "init": "box", "n_init": 5}
     federate(plan(**options), workers_of(SITES), change={"site-00": watch})
     first = next(i + 1 for i, starts in enumerate(asked) if len(starts) < 5)  # one has settled
     before, asked[:] = list(asked), []
@@ -343,18 +345,18 @@ def test_in_averaging_a_lost_site_sets_every_start_to_work_again():
 # -- replies of averaging --------------------------------------------------------------------
 
 LOCAL_FAILURES = {
-    "agreement above 1": replaced(agreement=np.full(5, 1.5)),
-    "agreement below 0": replaced(agreement=np.full(5, -0.5)),
-    "partition coefficient above 1": replaced(partition_coefficient=np.full(5, 40.0)),
-    "objective above its records": replaced(objective=np.full(5, 1e308)),
+    "agreement above 1": replaced(agreement=np.full(STARTS, 1.5)),
+    "agreement below 0": replaced(agreement=np.full(STARTS, -0.5)),
+    "partition coefficient above 1": replaced(partition_coefficient=np.full(STARTS, 40.0)),
+    "objective above its records": replaced(objective=np.full(STARTS, 1e308)),
     "centres beyond all range": lambda reply: to_bytes(
         dataclasses.replace(reply, centers=tuple(a * 0 + 1e300 for a in reply.centers))
     ),
-    "negative objective": replaced(objective=np.full(5, -1.0)),
+    "negative objective": replaced(objective=np.full(STARTS, -1.0)),
     "another number of rows": replaced(n_rows=4_000_000),
-    "view weights that sum to 2": replaced(view_weights=np.ones((5, 2))),
-    "view weights of zero": replaced(view_weights=np.zeros((5, 2))),
-    "negative view weights": replaced(view_weights=np.full((5, 2), [1.5, -0.5])),
+    "view weights that sum to 2": replaced(view_weights=np.ones((STARTS, 2))),
+    "view weights of zero": replaced(view_weights=np.zeros((STARTS, 2))),
+    "negative view weights": replaced(view_weights=np.full((STARTS, 2), [1.5, -0.5])),
     "fewer starts": lambda reply: to_bytes(
         dataclasses.replace(reply, centers=tuple(a[:1] for a in reply.centers))
     ),

@@ -140,10 +140,7 @@ def test_every_round_sums_weights_that_were_turned_onto_the_broadcast():
 
 
 def test_planted_features_are_found_by_five_sites():
-    found = []
-    for seed in range(2):
-        sites, informative = hospitals(400, 5, seed, sizes=PLANTED_SIZES, n_clusters=5)
-        plan = selection_plan(5, max_rounds=5, tol=1e-3, seed=seed, local_sweeps=8)
-        ranking = completed(plan, sites).selection.ranking
-        found.append(informative[ranking[: informative.sum()]].mean())
-    assert np.mean(found) >= 0.95
+    sites, informative = hospitals(400, 5, sizes=PLANTED_SIZES, n_clusters=5)
+    plan = selection_plan(5, max_rounds=5, tol=1e-3, local_sweeps=8)
+    ranking = completed(plan, sites).selection.ranking
+    assert informative[ranking[: informative.sum()]].mean() >= 0.95

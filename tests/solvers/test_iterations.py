@@ -95,9 +95,9 @@ def test_the_order_memberships_centres_view_weights_descends_too(heat_kernel):
 def test_printed_center_update_rises(heat_kernel):
     """Eq. 48 as printed loses delta: not a descent, in most starts."""
     case = make_case(blobs(separation=1.5), heat_kernel, "minmax", factor=2.0)
-    centers, weights = case.starts(20, 4)
+    centers, weights = case.starts(8, 4)
     risen = 0
-    for r in range(20):
+    for r in range(8):
         own, v = [a[r] for a in centers], weights[r : r + 1]
         history = []
         for _ in range(40):
@@ -108,7 +108,7 @@ def test_printed_center_update_rises(heat_kernel):
             v = new_v
         risen += bool((np.diff(history) > 1e-12 * np.array(history[:-1])).any())
 
-    assert risen >= 10
+    assert risen >= 4
 
 
 @pytest.mark.parametrize("heat_kernel", KERNELS)
@@ -116,7 +116,7 @@ def test_gradient_vanishes_at_the_limit(heat_kernel):
     case = make_case(blobs(n=100), heat_kernel, "minmax")
     centers, weights = case.starts(1, 3)
     centers, weights, _ = local_iterations(
-        case.prepared, centers, weights, 1500, active=ACTIVE, **case.settings(1)
+        case.prepared, centers, weights, 300, active=ACTIVE, **case.settings(1)
     )
 
     def objective(h, k, j, step):
