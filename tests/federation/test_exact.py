@@ -21,14 +21,14 @@ PLAIN = {"init": "box", "acceleration": "none", "n_init": 1}
 
 # Every kernel with every scaling, every partition with a few and with more sites.
 FEDERATIONS = [
-    ("missing", 20),
+    ("missing", 8),
     ("missing", 2),
     ("dirichlet", 2),
     ("iid", 2),
     ("missing", 5),
     ("dirichlet", 5),
     ("iid", 5),
-    ("dirichlet", 20),
+    ("dirichlet", 8),
     ("iid", 1),
 ]
 COMBINATIONS = itertools.product(KERNELS, SCALINGS)
