@@ -261,7 +261,7 @@ def _make_identity(path: Path, passphrase: bytes | None, as_json: bool) -> None:
 
 def _passphrase(ask: bool) -> bytes | None:
     """Return the passphrase that locks a new key: asked for, or from the environment."""
-    from fedmvc_client.safe import PASSPHRASE
+    from privacy.identity import PASSPHRASE
 
     given = os.environ.get(PASSPHRASE)
     if ask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import os
 from functools import cached_property
@@ -14,22 +15,20 @@ from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
 from privacy.audit import AuditLog
 from privacy.cohorts import FILE_NAME, SeparateCohorts
-from privacy.identity import read_identity
+from privacy.identity import given_passphrase, read_identity
 from privacy.ledger import Ledger, ledger_key
 from privacy.roster import Roster
 from privacy.vault import Vault
 
-__all__ = ["PASSPHRASE", "FolderSafe", "MemorySafe", "Safe"]
+__all__ = ["FolderSafe", "MemorySafe", "Safe"]
 
 log = logging.getLogger("fedmvc.site")
 
 #: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
 _LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
-#: Environment variable that opens an identity key locked by a passphrase.
-PASSPHRASE = "FEDMVC_PASSPHRASE"
 
 
-class Safe:
+class Safe(abc.ABC):
     """Where it lies is up to the subclass; a part is opened when it is first used.
 
     Parameters
@@ -106,6 +105,7 @@ class Safe:
         """Return the durable memory of a masked run."""
         return Vault(None if self.state is None else self.state / "runs" / run_id / "secure")
 
+    @abc.abstractmethod
     def identity(self) -> Ed25519PrivateKey:
         """Return the site's identity key.
 
@@ -114,8 +114,8 @@ class Safe:
         ConfigError
             Where it has none that can be used.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def roster(self) -> Roster:
         """Return the site's own copy of the roster.
 
@@ -124,7 +124,6 @@ class Safe:
         ConfigError
             Where it has none that can be used.
         """
-        raise NotImplementedError
 
 
 class FolderSafe(Safe):
@@ -142,10 +141,7 @@ class FolderSafe(Safe):
 
     def identity(self) -> Ed25519PrivateKey:
         """Read ``keys.identity``, opened by the passphrase in the environment if there is one."""
-        passphrase = os.environ.get(PASSPHRASE)
-        return read_identity(
-            self._root / self._keys.identity, passphrase.encode() if passphrase else None
-        )
+        return read_identity(self._root / self._keys.identity, given_passphrase())
 
     def roster(self) -> Roster:
         """Read ``keys.roster``."""
@@ -189,7 +185,9 @@ class MemorySafe(Safe):
     # a vault in memory must be the same one whenever its run is asked for
     def vault(self, run_id: str) -> Vault:
         """Return the run's vault, the same for a run."""
-        return self._vaults.setdefault(run_id, Vault(None))
+        if run_id not in self._vaults:
+            self._vaults[run_id] = Vault(None)
+        return self._vaults[run_id]
 
     @cached_property
     def _vaults(self) -> dict[str, Vault]:

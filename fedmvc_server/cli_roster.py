@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from configs.console import print_json
 from configs.errors import ConfigError
 from configs.site import SiteConfig
-from privacy.identity import fingerprint, read_identity, read_public_text
+from privacy.identity import fingerprint, given_passphrase, read_identity, read_public_text
 from privacy.roster import Roster
 
 __all__ = ["roster"]
@@ -115,10 +114,7 @@ def _read(path: Path, name: str) -> str:
 
 def _check_own_key(read: Roster, folder: Path) -> None:
     config = SiteConfig.load(folder)
-    passphrase = os.environ.get("FEDMVC_PASSPHRASE")
-    identity = read_identity(
-        folder / config.keys.identity, passphrase.encode() if passphrase else None
-    )
+    identity = read_identity(folder / config.keys.identity, given_passphrase())
     own = identity.public_key().public_bytes_raw()
     if config.name not in read.keys:
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,8 +26,10 @@ from configs.errors import ConfigError
 from privacy.key_files import read_private, write_new
 
 __all__ = [
+    "PASSPHRASE",
     "PUBLIC_BYTES",
     "fingerprint",
+    "given_passphrase",
     "make_identity",
     "public_text",
     "read_identity",
@@ -35,6 +38,8 @@ __all__ = [
 
 #: Length of a public key.
 PUBLIC_BYTES = 32
+#: Environment variable that opens an identity key locked by a passphrase.
+PASSPHRASE = "FEDMVC_PASSPHRASE"
 _WHAT = "identity key"
 _WAY_OUT = "run `fedmvc-client keygen` at the site"
 
@@ -94,7 +99,7 @@ def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519Private
     if locked and not passphrase:
         raise ConfigError(
             f"{named} is locked by a passphrase and none was given: put it into the environment "
-            "variable FEDMVC_PASSPHRASE",
+            f"variable {PASSPHRASE}",
             local_detail=detail,
         )
     try:
@@ -116,6 +121,12 @@ def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519Private
             local_detail=detail,
         )
     return key
+
+
+def given_passphrase() -> bytes | None:
+    """Return the passphrase in the environment; None where there is none."""
+    given = os.environ.get(PASSPHRASE)
+    return given.encode() if given else None
 
 
 def public_text(key: Ed25519PrivateKey) -> str:

@@ -15,7 +15,7 @@ __all__ = ["label_disclosures", "label_epsilon", "label_limits", "label_messages
 
 _NO_PATIENT = (
     "privacy of a patient: this is label privacy, and one changed row may move most labels of its "
-    "site (517 of 1000 measured)"
+    "site (536 of 999 measured)"
 )
 
 
@@ -77,7 +77,7 @@ def label_disclosures(plan: RunPlan) -> tuple[str, ...]:
         "A row without a measurement gets a label at random, so gaps do not show; how tight the "
         "clusters are is not sent, so all sites have the same weight.",
         "This hides one label of one row and not a patient: one changed row may move most labels "
-        "of its site (517 of 1000 measured), and what the labels of a patient at all sites, in "
+        "of its site (536 of 999 measured), and what the labels of a patient at all sites, in "
         "several lists and runs tell adds up. It does not replace the site's consent "
         "(policy.share_labels).",
         "A server that breaks the protocol can name any rows of a list as shared and choose Z at "

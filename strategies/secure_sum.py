@@ -89,11 +89,11 @@ class SumCollector:
         self.exchanges = 0
         self._strategy = strategy
         self._codec = codec
-        self._terms = strategy.plan.secure_terms()
         self._server: SecureSumServer | None = None
-        if self._terms is not None:
-            roster = _common_roster(self._terms, hello)
-            self._server = SecureSumServer(RunTerms(*strategy.ids, roster, self._terms))
+        terms = strategy.plan.secure_terms()
+        if terms is not None:
+            roster = _common_roster(terms, hello)
+            self._server = SecureSumServer(RunTerms(*strategy.ids, roster, terms))
         self._delivered: set[str] = set()
 
     def set_up(self) -> Generator[Exchange, Replies, None]:

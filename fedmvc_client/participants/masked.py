@@ -141,7 +141,7 @@ class MaskedParticipant(ProtectedParticipant):
 
     def _pay(self, exchange: int, digest: bytes) -> bytes | None:
         """Pay for a release; the vault knows that nothing was sent for this request."""
-        return self._safe.ledger.spend(self.run_id, exchange, digest, unsent=True)
+        return self._releases.pay(exchange, digest, unsent=True)
 
     def _refuse_put_back(self) -> int:
         """Refuse a vault that knows of less than was sent; return how far the audit log saw it.

@@ -7,7 +7,7 @@ ring elements that result are all that the server ever gets.
 
 from __future__ import annotations
 
-import hashlib
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -20,7 +20,7 @@ from fedmvc_client.outcomes import Outcome
 from fedmvc_client.participants.base import Arrays
 from fedmvc_client.participants.fedhk_sums import FedHKSums
 from fedmvc_client.participants.mufsht_sums import MUFSHTSums
-from fedmvc_client.participants.paid_releases import declined
+from fedmvc_client.participants.paid_releases import PaidReleases, declined
 from fedmvc_client.participants.summands import Summands
 from fedmvc_client.safe import Safe
 from fedmvc_client.sources import Records, Source
@@ -54,7 +54,7 @@ _SUMMANDS: dict[str, type[Any]] = {"fedhk-mvfc": FedHKSums, "fed-mufsht": MUFSHT
 _ADOPTED, _METHOD = "adopted_", "method_"
 
 
-class ProtectedParticipant:
+class ProtectedParticipant(abc.ABC):
     """One site in one protected run (see `Participant`); what its two kinds have in common.
 
     Parameters
@@ -78,6 +78,7 @@ class ProtectedParticipant:
         self.run_id = run_id
         self.site = source.name
         self._safe: Safe = source.safe
+        self._releases = PaidReleases(self._safe, run_id)
         self._noisy = plan.privacy.mechanism == "gaussian"
         n_rows, most = len(records.ids), plan.privacy.max_rows
         if n_rows > most:
@@ -108,9 +109,9 @@ class ProtectedParticipant:
         """What the site adds to each of its sums; None without noise."""
         return self._method.noise
 
+    @abc.abstractmethod
     def answer(self, request: Any) -> Message:
         """Answer a request of any action but close."""
-        raise NotImplementedError
 
     def finish(self, request: CloseRequest) -> tuple[CloseReply, Outcome | None]:
         """End the run at this site; without a method's request nothing is kept of it.
@@ -125,13 +126,7 @@ class ProtectedParticipant:
         if request.body.size:
             outcome = self._method.finish(from_bytes(request.body.tobytes()))
         self._close(request)
-        self._safe.ledger.give_back(self.run_id)
-        self._safe.audit.write(
-            "run closed",
-            run_id=self.run_id,
-            exchanges=self._last,
-            with_result=outcome is not None,
-        )
+        self._releases.close(self._last, with_result=outcome is not None)
         return CloseReply(self.run_id), outcome
 
     def state(self) -> Arrays:
@@ -164,10 +159,7 @@ class ProtectedParticipant:
         sums = self._answered(request.bodies, self._method.sums)
         noise = self._method.noise
         codec = grid(self.plan, noise)
-        if noise is not None:
-            self._check_bounds(sums, noise.limits)
-        elif (np.abs(sums) > codec.clip).any():
-            raise self._declined(DataRefused(f"site '{self.site}' has sums above their bound"))
+        self._check_bounds(sums, np.full(sums.shape, codec.clip) if noise is None else noise.limits)
         steps = codec.encode(sums)
         if noise is None:
             return to_ring(steps)
@@ -175,30 +167,25 @@ class ProtectedParticipant:
         return to_ring(noise.add(steps)) if kept is None else np.frombuffer(kept, "<u8")
 
     def _check_bounds(self, sums: Floats, limits: Floats) -> None:
-        """Refuse sums that no ``max_rows`` records could give: the guarantee would not hold."""
-        if sums.shape != limits.shape or not (np.abs(sums) <= limits * (1.0 + 1e-9)).all():
+        """Refuse sums that no ``max_rows`` records could give: grid and noise are made for them."""
+        inside = sums.shape == limits.shape and np.abs(sums) <= limits * (1.0 + 1e-9)
+        if not np.all(inside):
             raise self._declined(
-                DataRefused(f"site '{self.site}' has sums above what max_rows records can give")
+                DataRefused(
+                    f"site '{self.site}' has {np.count_nonzero(~np.asarray(inside))} of "
+                    f"{sums.size} sums above what privacy.max_rows ({self.plan.privacy.max_rows}) "
+                    "records can give: check the bounds in schema.toml, or leave the run"
+                )
             )
 
     def _pay(self, exchange: int, digest: bytes) -> bytes | None:
         """Pay for a release; return the reply where this very request was answered before."""
-        return self._safe.ledger.spend(self.run_id, exchange, digest)
+        return self._releases.pay(exchange, digest)
 
     def _sent(self, exchange: int, digest: bytes, vector: Ring, **facts: Fact) -> SumReply:
         """Keep the reply with its payment, and note in the audit log that it leaves."""
         body = vector.astype("<u8").tobytes()
-        if self._noisy:
-            self._safe.ledger.answered(self.run_id, exchange, body)
-        self._safe.audit.write(
-            "release sent",
-            run_id=self.run_id,
-            exchange=exchange,
-            numbers=vector.size,
-            request=digest.hex(),
-            reply=hashlib.sha256(body).hexdigest(),
-            **facts,
-        )
+        self._releases.sent(exchange, digest, body, vector.size, paid=self._noisy, **facts)
         self._last, self._last_digest = exchange, digest
         return SumReply(self.run_id, exchange, vector)
 
@@ -223,8 +210,9 @@ class ProtectedParticipant:
         """Hide from the server what in the data made a noisy run impossible."""
         return declined(self.site, error) if self._noisy else error
 
+    @abc.abstractmethod
     def _close(self, request: CloseRequest) -> None:
-        raise NotImplementedError
+        """Let go of what the run holds open; refuse where the server names other survivors."""
 
     def _digest(self, request: SumRequest) -> bytes:
         return request_digest(

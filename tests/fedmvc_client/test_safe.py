@@ -5,9 +5,9 @@ import pytest
 
 from configs.errors import BudgetExceeded, ConfigError, ProtocolError
 from configs.site import Policy, SiteConfig
-from fedmvc_client.safe import PASSPHRASE, FolderSafe, MemorySafe
+from fedmvc_client.safe import FolderSafe, MemorySafe
 from fedmvc_server.site_keys import draw_keys, write_keys
-from privacy.identity import make_identity
+from privacy.identity import PASSPHRASE, make_identity
 from strategies import messages as m
 
 RUN = "0" * 32
