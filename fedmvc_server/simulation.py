@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Context
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from configs.compatibility import one_view_only
 from configs.errors import ConfigError, DataRefused, QuorumLost
 from configs.plan import RunPlan
 from configs.schema import DataSchema
-from fedmvc_client.app import app as client_app
 from fedmvc_client.relay import registered_workers
 from fedmvc_client.socket_server import serve_sites
 from fedmvc_client.worker import SiteWorker, array_worker, folder_worker
@@ -234,7 +234,7 @@ def _run(
     if backend == "inprocess":
         named = {w.site: w for w in workers.values()}
         with registered_workers(named):
-            grid = LocalGrid(client_app, {name: {"site": name} for name in sorted(named)})
+            grid = LocalGrid(_client_app(), {name: {"site": name} for name in sorted(named)})
             result = run(grid, plan, run_id, out=out, observer=observer, bounds=bounds)
     elif backend == "ray":
         result = _run_ray(plan, make, len(workers), run_id, out, observer, bounds)
@@ -263,8 +263,19 @@ def _run_ray(
         with host_workers(serve_sites, make, context.run_id):
             finished.append(run(grid, plan, run_id, out=out, observer=observer, bounds=bounds))
 
-    run_in_ray(main, client_app, n_sites)
+    run_in_ray(main, _client_app(), n_sites)
     return finished[0]
+
+
+def _client_app() -> ClientApp:
+    """Import the ClientApp here only.
+
+    `flwr run` imports this module in the ServerApp's thread, while another loads the ClientApp by
+    its name: that one would find a module half loaded and give up.
+    """
+    from fedmvc_client.app import app
+
+    return app
 
 
 def score_folders(

@@ -183,5 +183,11 @@ def test_client_app_starts_without_torch_or_data():
     assert loaded_after("import fedmvc_client.app", *heavy) == "[]"
 
 
+@pytest.mark.parametrize("module", ["fedmvc_server.app", "fedmvc_server.simulation"])
+def test_server_app_leaves_loading_the_client_app_to_flower(module):
+    # both load in threads of one process under `flwr run`, and Flower takes what is half loaded
+    assert loaded_after(f"import {module}", "fedmvc_client.app") == "[]"
+
+
 def test_the_probe_sees_what_is_loaded():
     assert loaded_after("import fedmvc_client.data", "pyarrow", "torch") == "['pyarrow']"
