@@ -141,10 +141,11 @@ def _check_masked(plan: RunPlan) -> None:
     terms = secure_terms(plan)
     assert terms is not None
     check_terms(terms.n_sites, terms.colluders, terms.tolerated_dropouts, terms.threshold)
-    if privacy.mechanism == "none" and terms.tolerated_dropouts:
+    if privacy.mechanism != "gaussian" and terms.tolerated_dropouts:
         raise ConfigError(
-            f"privacy.tolerated_dropouts is {terms.tolerated_dropouts} without noise: two sums "
-            "that differ by one site are that site's sum; use 0 or a mechanism"
+            f"privacy.tolerated_dropouts is {terms.tolerated_dropouts} without noise that "
+            "guarantees something: two sums that differ by one site are that site's sum; use 0 or "
+            'mechanism = "gaussian"'
         )
     if terms.least_contributors < privacy.min_contributors:
         raise ConfigError(

@@ -106,11 +106,13 @@ def _of_labels(result: RunResult) -> list[str]:
     metrics = result.metrics
     lists = ", ".join(f"{site} {n}" for site, n in metrics["rows_by_site"].items())
     vote = metrics["aligned_vote"]
+    drawn = result.certificate.get("mechanism") == "randomised-response"
+    own = "its own labels as drawn agree" if drawn else "its own clustering agrees"
     lines = [f"patients     {metrics['rows']} that all sites hold (lists: {lists})"]
     for site, view in metrics["views"].items():
         lines.append(
             f"site '{site}': view {view}, weight {metrics['view_weights'][site]:.3f} "
-            f"({metrics['vote_shares'][site]:.1%} of the vote), its own clustering agrees on "
+            f"({metrics['vote_shares'][site]:.1%} of the vote), {own} on "
             f"{metrics['agreement'][site]:.1%} of its rows "
             f"(NMI {metrics['agreement_nmi'][site]:.3f})"
         )

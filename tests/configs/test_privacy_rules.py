@@ -142,6 +142,14 @@ def test_a_plain_plan_has_no_secure_terms():
             {},
             "tolerated_dropouts is 1 without noise",
         ),
+        (
+            {
+                **{**MASKED, "participants": [*SITES, "x"], "tolerated_dropouts": 1},
+                **{"mechanism": "paper", "epsilon": 1.0},
+            },
+            {"fedhk": {"aggregation": "weighted"}},
+            "tolerated_dropouts is 1 without noise that guarantees something",
+        ),
         ({**MASKED, "threshold": 2}, {}, "lets a server that names different sets"),
         ({**MASKED, "min_contributors": 4}, {}, "a sum may hold 3 of 3 sites"),
         (MASKED, {"quorum": {"min_sites": 2}}, "quorum.min_sites is 2 but privacy.participants"),

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import shutil
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from benchmarks.label_privacy import blurred_views, labels_moved_by_one_row, private_accuracy
 from configs.plan import RunPlan
 from fedmvc_client.worker import folder_worker
+from fedmvc_server.report_text import summary
 from privacy import randomised_response
 from privacy.label_privacy import label_epsilon, label_messages
 from privacy.protection import cost_of
@@ -155,6 +157,9 @@ def test_nothing_of_the_data_leaves_but_the_labels_that_were_drawn(max_rounds):
         assert {reply.trace for reply in tape.of(m.SweepReply)} <= {0.0}
     assert found[0] == found[1]
     assert set(result.metrics["view_weights"].values()) == {1 / 3}
+    text = summary(result, Path("results"), {})
+    assert "its own labels as drawn agree on" in text
+    assert "own clustering" not in text
 
 
 def test_no_id_leaves_and_the_books_hold_neither_ids_nor_labels(tmp_path):
