@@ -15,6 +15,7 @@ import typer
 from configs.console import print_json, run_app, set_up_logging
 from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
 from configs.plan import RunPlan
+from fedmvc_server.cli_provision import provisioning
 from fedmvc_server.cli_roster import roster
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 synthesize = typer.Typer(help="Write synthetic data as site folders.", no_args_is_help=True)
 app.add_typer(synthesize, name="synthesize")
 app.add_typer(roster, name="roster")
+app.add_typer(provisioning)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlanArgument = Annotated[

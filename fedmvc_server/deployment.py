@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from configs.connection import parse_address
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
 from fedmvc_server.flower_cli import (
@@ -141,7 +142,7 @@ def check_reachable(
         If nobody answers, or its certificate is not from this CA or not for this host.
     """
     timeout_s = CONNECT_TIMEOUT if timeout_s is None else timeout_s
-    host, port = _parse_address(server)
+    host, port = parse_address(server)
     if ca is None and host not in ("127.0.0.1", "::1", "localhost"):
         raise ConfigError(
             f"the SuperLink at {server} is on another machine and needs TLS: give its --ca"
@@ -283,17 +284,6 @@ def _explain(status: RunStatus, folder: Path) -> int:
         "the run failed before it left a result: look at the SuperLink's log",
         local_detail=status.details,
     )
-
-
-def _parse_address(server: str) -> tuple[str, int]:
-    host, _, port = server.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
-        raise ConfigError(
-            f"the SuperLink's address '{server}' is not HOST:PORT with a port from 1 to 65535: "
-            "write for instance localhost:8443"
-        )
-    return host, int(port)
 
 
 def _load_trust(ca: Path) -> ssl.SSLContext:

@@ -168,6 +168,13 @@ class FlowerCli:
         )
         return str(answer["node-id"])
 
+    def unregister(self, node_id: str) -> None:
+        """End a SuperNode's registration; its key is never taken again.
+
+        Runs ``flwr supernode unregister``.
+        """
+        self._command("supernode", "unregister", node_id, _CONNECTION)
+
     def nodes(self) -> dict[str, str]:
         """List the registered SuperNodes: status by node id.
 

@@ -1,0 +1,97 @@
+"""How a site reaches its federation's server: ``connection.toml`` of the site's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from configs.errors import ConfigError
+from configs.tables import Table, parse_table, read_toml
+
+__all__ = ["FILE_NAME", "Connection", "parse_address"]
+
+FILE_NAME = "connection.toml"
+
+
+class Connection(Table):
+    """A site's ``connection.toml``; the site's own name is in its ``site.toml``."""
+
+    server: str = Field(description="the server's HOST:PORT, for instance 'fl.example.org:8443'")
+    ca: str = Field("ca.crt", min_length=1, description="a file name, relative to this folder")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        try:
+            parse_address(self.server, "server")
+        except ConfigError as error:
+            raise ValueError(error.public_message) from None
+        return self
+
+    @classmethod
+    def load(cls, site_dir: str | Path) -> Connection:
+        """Read ``connection.toml`` of a site's folder.
+
+        Parameters
+        ----------
+        site_dir : str or Path
+            The site's folder.
+
+        Returns
+        -------
+        Connection
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read or does not fit, naming the file and the key.
+        """
+        path = Path(site_dir) / FILE_NAME
+        if not path.exists():
+            raise ConfigError(
+                f"connection file '{FILE_NAME}' does not exist in folder "
+                f"'{path.absolute().parent.name}': it is in the start kit that the operator made "
+                "with `fedmvc-server provision`",
+                local_detail=str(path),
+            )
+        fields = read_toml(path, "connection file")
+        return parse_table(cls, fields, FILE_NAME)
+
+    def dump(self, site_dir: str | Path) -> None:
+        """Write ``connection.toml`` into a site's folder."""
+        body = tomli_w.dumps(self.model_dump(mode="json"))
+        (Path(site_dir) / FILE_NAME).write_text(body, encoding="utf-8")
+
+
+def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[str, int]:
+    """Split an address.
+
+    Parameters
+    ----------
+    address : str
+        ``HOST:PORT`` or ``[IPV6]:PORT``.
+    what : str
+        What the address is, for the message.
+
+    Returns
+    -------
+    host : str
+        The host, an IPv6 address without its brackets.
+    port : int
+        The port.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
+        raise ConfigError(
+            f"{what} '{address}' is not HOST:PORT with a port from 1 to 65535: "
+            "write for instance localhost:8443"
+        )
+    return host, int(port)

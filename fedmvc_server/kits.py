@@ -1,0 +1,201 @@
+"""What is in a start kit: the server's, the authority's, and each site's.
+
+Texts come from the files beside this module, ``kit_templates``. Secrets are written with mode 0600
+from their first moment, and folders with 0700.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from configs.connection import Connection
+from configs.federation import FederationConfig
+from configs.site import Keys
+from fedmvc_server.certificates import Issued
+from fedmvc_server.node_keys import NodeKey
+from privacy.identity import make_identity, public_text, read_identity
+from privacy.key_files import write_new
+from privacy.roster import Roster
+
+__all__ = [
+    "NODE_KEY",
+    "NODE_PUBLIC",
+    "make_folder",
+    "public_key_file",
+    "write_authority_kit",
+    "write_identities",
+    "write_server_kit",
+    "write_site_kit",
+]
+
+#: Where a site's kit has the key of its SuperNode.
+NODE_KEY = Keys().node
+NODE_PUBLIC = str(Path(NODE_KEY).with_suffix(".pub"))
+_COMPOSE = Path("docker", "compose.site.yaml")
+_WAY_OUT = "provision into another folder"
+_OPEN = 0o644
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder that its owner alone may enter; one that is there is left as it is."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def public_key_file(server_kit: Path, site: str) -> Path:
+    """Where the server's kit has the public node key of a site."""
+    return server_kit / "nodes" / f"{site}.pub"
+
+
+def write_server_kit(
+    folder: Path,
+    federation: FederationConfig,
+    authority: Issued,
+    server: Issued,
+    nodes: Mapping[str, NodeKey],
+) -> None:
+    """Write what the SuperLink's machine needs; the authority's key is not among it.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder.
+    federation : FederationConfig
+    authority, server : Issued
+    nodes : mapping of str to NodeKey
+        The node key of each site, of which the public half is written.
+    """
+    _write(folder / "ca.crt", authority.certificate_pem, "CA certificate", _OPEN)
+    _write(folder / "server.pem", server.certificate_pem, "server certificate", _OPEN)
+    _write(folder / "server.key", server.key_pem, "server key")
+    # Flower takes the bytes as they are, a line break included
+    _write(folder / "superexec.secret", secrets.token_hex(32).encode(), "executor's secret")
+    _write(folder / "federation.toml", federation.dumps().encode(), "federation file", _OPEN)
+    make_folder(folder / "nodes")
+    for name, key in nodes.items():
+        _write(public_key_file(folder, name), key.public, "public key", _OPEN)
+
+
+def write_authority_kit(
+    folder: Path, federation: FederationConfig, authority: Issued, server: Issued
+) -> None:
+    """Write the authority's key, which belongs offline, and a page that says so."""
+    _write(folder / "ca.key", authority.key_pem, "CA key")
+    words = {
+        "federation": federation.name,
+        "expires": f"{server.expires:%Y-%m-%d}",
+        "authority_expires": f"{authority.expires:%Y-%m-%d}",
+    }
+    _write(folder / "README.md", _filled("ca_readme.md", words), "page", _OPEN)
+
+
+def write_site_kit(
+    folder: Path,
+    site: str,
+    federation: FederationConfig,
+    authority: Issued,
+    node: NodeKey,
+    *,
+    with_identity: bool,
+) -> bool:
+    """Write what one site gets; its identity key and roster see `write_identities`.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder.
+    site : str
+        The site's name.
+    federation : FederationConfig
+    authority : Issued
+        Of which the site gets the certificate.
+    node : NodeKey
+        The site's own.
+    with_identity : bool
+        Whether the kit also gets an identity key and a roster, for its page.
+
+    Returns
+    -------
+    bool
+        Whether there is a compose file: an installation without ``docker`` has none to give.
+    """
+    compose = _compose_file()
+    words = {
+        "site": site,
+        "federation": federation.name,
+        "server": federation.server.address,
+        "authority_expires": f"{authority.expires:%Y-%m-%d}",
+    }
+    words["identity_step"] = _filled(
+        "identity_here.md" if with_identity else "identity_to_make.md", words
+    ).decode()
+    words["roster_row"] = _ROSTER_ROW if with_identity else ""
+    words["compose_row"] = _COMPOSE_ROW if compose else ""
+    words["compose_step"] = _COMPOSE_STEP if compose else ""
+    _write(folder / "README.md", _filled("site_readme.md", words), "page", _OPEN)
+    for name in ("site.toml", "schema.toml"):
+        _write(folder / name, _filled(name, words), "template", _OPEN)
+    Connection(server=federation.server.address).dump(folder)
+    _write(folder / "ca.crt", authority.certificate_pem, "CA certificate", _OPEN)
+    _write(folder / ".env", _filled("env", words), "environment", _OPEN)
+    if compose:
+        _write(folder / "compose.yaml", compose, "compose file", _OPEN)
+    make_folder((folder / NODE_KEY).parent)
+    _write(folder / NODE_KEY, node.private, "node key")
+    _write(folder / NODE_PUBLIC, node.public, "public key", _OPEN)
+    return bool(compose)
+
+
+def write_identities(folder: Path, federation: FederationConfig) -> None:
+    """Make each site's identity key in its kit ``folder/SITE``, and give each the roster of all.
+
+    For trials: in earnest each site makes its own, so that nobody else ever had it.
+    """
+    at = Keys()
+    public = {}
+    for name in federation.site_names:
+        path = folder / name / at.identity
+        make_identity(path)
+        key = read_identity(path)
+        public[name] = key.public_key().public_bytes_raw()
+        text = f"{public_text(key)}\n".encode()
+        _write(path.with_suffix(".pub"), text, "public key", _OPEN)
+    roster = Roster(federation.name, public)
+    for name in federation.site_names:
+        roster.dump(folder / name / at.roster)
+
+
+_ROSTER_ROW = """\
+| `state/identity.pem` | **secret**: others know this site's messages by it; made for a trial |
+| `roster.json` | the public identity keys of all sites |
+"""
+_COMPOSE_ROW = "| `compose.yaml`, `.env` | the three processes of a site as containers |\n"
+_COMPOSE_STEP = """
+Or as containers:
+
+```
+docker compose up -d
+```
+"""
+
+
+def _compose_file() -> bytes:
+    """Return the compose file of a site; nothing where this installation has none."""
+    package = Path(__file__).parent
+    for root in (package, package.parent):
+        if (root / _COMPOSE).is_file():
+            return (root / _COMPOSE).read_bytes()
+    return b""
+
+
+def _filled(name: str, words: Mapping[str, str]) -> bytes:
+    template = (files("fedmvc_server") / "kit_templates" / name).read_text(encoding="utf-8")
+    return Template(template).substitute(words).encode()
+
+
+def _write(path: Path, body: bytes, what: str, mode: int = 0o600) -> None:
+    write_new(path, body, what, _WAY_OUT, mode=mode)
