@@ -204,7 +204,8 @@ class FlowerCli:
             raise TransportError(
                 f"the SuperLink at {self._address} did not accept 'flwr {arguments[0]}': "
                 "check its address, its CA certificate and its log",
-                local_detail=str(answer.get("error-message", "")) or done.stdout + done.stderr,
+                local_detail=" ".join(str(answer.get("error-message", "")).split())
+                or done.stdout + done.stderr,
             )
         return answer
 

@@ -36,6 +36,7 @@ __all__ = [
 NODE_KEY = Keys().node
 NODE_PUBLIC = str(Path(NODE_KEY).with_suffix(".pub"))
 _COMPOSE = Path("docker", "compose.site.yaml")
+_ROOTS = (Path(__file__).parent, Path(__file__).parents[1])  # as packaged; as in a checkout
 _WAY_OUT = "provision into another folder"
 _OPEN = 0o644
 
@@ -185,8 +186,7 @@ docker compose up -d
 
 def _compose_file() -> bytes:
     """Return the compose file of a site; nothing where this installation has none."""
-    package = Path(__file__).parent
-    for root in (package, package.parent):
+    for root in _ROOTS:
         if (root / _COMPOSE).is_file():
             return (root / _COMPOSE).read_bytes()
     return b""
