@@ -149,17 +149,24 @@ def register(
 
 @provisioning.command()
 def rotate(
-    site: SiteArgument, kit: KitOption, server: ServerOption, as_json: JsonOption = False
+    site: SiteArgument,
+    kit: KitOption,
+    server: ServerOption,
+    kits: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the sites' kits; by default the one that --kit is in."),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a site a new node key; its old one is not taken any more, from now on.
 
     For a key that was lost or seen by others, or to let a revoked site in again. The new key is
-    written into the site's kit, beside the server's: hand it over, then start the site's SuperNode
-    again.
+    written into the site's kit, which is made where it is gone: hand it over, then start the
+    site's SuperNode again.
     """
     from fedmvc_server.registration import Registry
 
-    record, path = Registry(kit, server).rotate(site)
+    record, path = Registry(kit, server).rotate(site, kits)
     if as_json:
         print_json(
             {

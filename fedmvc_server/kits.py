@@ -145,6 +145,8 @@ def write_site_kit(
     _write(folder / ".env", _filled("env", words), "environment", _OPEN)
     if compose:
         _write(folder / "compose.yaml", compose, "compose file", _OPEN)
+    for name in ("data", "plans", "results"):  # a container gets what exists before it starts
+        make_folder(folder / name)
     make_folder((folder / NODE_KEY).parent)
     _write(folder / NODE_KEY, node.private, "node key")
     _write(folder / NODE_PUBLIC, node.public, "public key", _OPEN)
@@ -176,9 +178,10 @@ _ROSTER_ROW = """\
 """
 _COMPOSE_ROW = "| `compose.yaml`, `.env` | the three processes of a site as containers |\n"
 _COMPOSE_STEP = """
-Or as containers:
+Or as containers, which keep the three apart (`compose.yaml` says how):
 
 ```
+printf 'FEDMVC_UID=%s\\nFEDMVC_GID=%s\\n' "$(id -u)" "$(id -g)" >> .env
 docker compose up -d
 ```
 """

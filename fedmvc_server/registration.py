@@ -116,14 +116,16 @@ class Registry:
                 done.new[site] = node_id
         return done
 
-    def rotate(self, site: str) -> tuple[NodeRecord, Path]:
+    def rotate(self, site: str, kits: Path | None = None) -> tuple[NodeRecord, Path]:
         """Give a site a new node key and end its old one; a revoked site is let in again.
 
-        The new key is in the site's kit, beside the server's; the old one is replaced there.
+        The new key replaces the old one in the site's kit, which is made where it is gone.
 
         Parameters
         ----------
         site : str
+        kits : Path, optional
+            Folder of the sites' kits; by default the one that the server's kit is in.
 
         Returns
         -------
@@ -140,7 +142,7 @@ class Registry:
             If the SuperLink cannot be reached or refuses; the old key then still counts.
         """
         self._check_known(site)
-        home = self.kit.absolute().parent / site
+        home = (kits or self.kit.absolute().parent) / site
         path, key = home / NODE_KEY, NodeKey()
         with self._open() as (flower, nodes):
             draft = path.with_name(f".{path.name}.new")

@@ -123,12 +123,12 @@ def test_the_authoritys_key_is_in_its_own_folder_only(made):
 
 def fill(kit):
     """Do what the templates ask for: name the view, its file, its column and the id column."""
-    edit_text(kit / "site.toml", 'VIEW = "FILE.csv"', 'ecg = "ecg.csv"')
+    edit_text(kit / "site.toml", 'VIEW = "data/FILE.csv"', 'ecg = "data/ecg.csv"')
     edit_text(kit / "schema.toml", '"ID"', '"patient_id"')
     edit_text(kit / "schema.toml", '"VIEW"', '"ecg"')
     edit_text(kit / "schema.toml", '"COLUMN"', '"rr"')
     rows = "".join(f"p{i},{i}.5\n" for i in range(60))
-    (kit / "ecg.csv").write_text(f"patient_id,rr\n{rows}")
+    (kit / "data" / "ecg.csv").write_text(f"patient_id,rr\n{rows}")
 
 
 def test_templates_are_valid_before_and_after_they_are_filled(made):
@@ -139,7 +139,7 @@ def test_templates_are_valid_before_and_after_they_are_filled(made):
     fill(kit)
 
     config = SiteConfig.load(kit)
-    assert config == SiteConfig.parse({"name": "st-anna", "data": {"ecg": "ecg.csv"}})
+    assert config == SiteConfig.parse({"name": "st-anna", "data": {"ecg": "data/ecg.csv"}})
     assert config.policy.approval == "required"
     assert DataSchema.load(kit / "schema.toml").view_names == ("ecg",)
     # every key of [policy] and [keys] but two is shown with its default

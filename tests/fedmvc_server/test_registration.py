@@ -154,6 +154,20 @@ def test_rotate_ends_the_old_key_and_writes_the_new_one(kit, flower, registry):
     assert private.public_key() == load_ssh_public_key(new)
 
 
+def test_the_new_key_may_go_elsewhere(kit, flower, registry, tmp_path):
+    registry.register()
+    in_kit = kit.parent / "st-anna" / "state" / "node.key"
+    before = in_kit.read_bytes()
+    (tmp_path / "new").mkdir()
+    _, path = registry.rotate("st-anna", tmp_path / "new")
+    assert path == tmp_path / "new" / "st-anna" / "state" / "node.key"
+    assert in_kit.read_bytes() == before
+    assert flower.accepted(public(kit))
+    with pytest.raises(ConfigError, match="the kit of site 'st-anna' cannot be written: No such"):
+        registry.rotate("st-anna", tmp_path / "nowhere")
+    assert flower.accepted(public(kit))
+
+
 @pytest.mark.parametrize("command", ["register", "nodes", "unregister"])
 def test_a_rotation_that_fails_changes_nothing(kit, flower, registry, command):
     registry.register()
