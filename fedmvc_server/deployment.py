@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from configs.connection import parse_address
+from configs.endpoint import load_trust, untrusted
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
 from fedmvc_server.flower_cli import (
@@ -139,7 +140,7 @@ def check_reachable(
     ConfigError
         If the address or the CA certificate is unusable.
     TransportError
-        If nobody answers, or its certificate is not from this CA or not for this host.
+        If nobody answers, or its certificate has expired, is not from this CA or not for this host.
     """
     timeout_s = CONNECT_TIMEOUT if timeout_s is None else timeout_s
     host, port = parse_address(server)
@@ -147,19 +148,15 @@ def check_reachable(
         raise ConfigError(
             f"the SuperLink at {server} is on another machine and needs TLS: give its --ca"
         )
-    trust = None if ca is None else _load_trust(ca)
+    trust = None if ca is None else load_trust(ca)
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             _handshake(host, port, trust, max(0.1, deadline - time.monotonic()))
             return host, port
         except ssl.SSLCertVerificationError as error:
-            raise TransportError(
-                f"the SuperLink at {server} has a certificate that this CA did not sign for "
-                f"'{host}' ({error.verify_message}): give the CA certificate that the SuperLink "
-                "was started with",
-                local_detail=str(ca),
-            ) from error
+            assert ca is not None
+            raise untrusted(error, server, host, ca) from error
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise TransportError(
@@ -284,17 +281,6 @@ def _explain(status: RunStatus, folder: Path) -> int:
         "the run failed before it left a result: look at the SuperLink's log",
         local_detail=status.details,
     )
-
-
-def _load_trust(ca: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"the CA certificate '{ca.name}' cannot be read as PEM: give the one that "
-            "the SuperLink was started with",
-            local_detail=f"{ca}: {error}",
-        ) from error
 
 
 def _handshake(host: str, port: int, trust: ssl.SSLContext | None, timeout: float) -> None:
