@@ -17,6 +17,7 @@ from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
 from configs.plan import RunPlan
 from fedmvc_server.cli_provision import provisioning
 from fedmvc_server.cli_roster import roster
+from fedmvc_server.cli_services import add_services
 
 app = typer.Typer(
     help="Federated multi-view clustering: run federations, or try them on one machine.",
@@ -28,6 +29,7 @@ synthesize = typer.Typer(help="Write synthetic data as site folders.", no_args_i
 app.add_typer(synthesize, name="synthesize")
 app.add_typer(roster, name="roster")
 app.add_typer(provisioning)
+add_services(app)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlanArgument = Annotated[
