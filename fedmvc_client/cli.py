@@ -18,6 +18,7 @@ from fedmvc_client.cli_options import JsonOption, SiteOption
 from fedmvc_client.cli_plans import plans, refuse_plan
 from fedmvc_client.cli_privacy import abort, budget, keygen
 from fedmvc_client.cli_privacy import log as audit_log
+from fedmvc_client.cli_services import add_services
 
 if TYPE_CHECKING:
     from fedmvc_client.data import SiteData
@@ -36,6 +37,7 @@ app.add_typer(budget, name="budget")
 app.add_typer(audit_log, name="log")
 app.command()(keygen)
 app.command()(abort)
+add_services(app)
 
 
 @app.callback()
