@@ -227,8 +227,9 @@ def reach(server: str, ca: Path, *, timeout_s: float = 5.0, direct: bool = False
     try:
         with httpx.Client(verify=trust, timeout=timeout_s, trust_env=not direct) as client:
             before = time.time()
-            answer = client.head(f"https://{server}{_PATH}")
-            now = (before + time.time()) / 2
+            with client.stream("HEAD", f"https://{server}{_PATH}") as answer:
+                now = (before + time.time()) / 2
+                date, certificate = answer.headers.get("date"), _shown(answer)
     except httpx.HTTPError as error:
         certificate_error = _cause(error, ssl.SSLCertVerificationError)
         if certificate_error is not None:
@@ -241,9 +242,8 @@ def reach(server: str, ca: Path, *, timeout_s: float = 5.0, direct: bool = False
             "firewall, and that 'fedmvc-server start' runs there",
             local_detail=str(error),
         ) from error
-    date = answer.headers.get("date")
     ahead = None if date is None else now - parsedate_to_datetime(date).timestamp() - 0.5
-    return Reached(host, port, _shown(answer), ahead)
+    return Reached(host, port, certificate, ahead)
 
 
 def check_clock(ahead_s: float, server: str) -> None:
@@ -281,15 +281,19 @@ def _peer_certificate(server: str, timeout_s: float, direct: bool) -> Certificat
     look.check_hostname = False
     look.verify_mode = ssl.CERT_NONE
     try:
-        with httpx.Client(verify=look, timeout=timeout_s, trust_env=not direct) as client:
-            return _shown(client.head(f"https://{server}{_PATH}"))
+        with (
+            httpx.Client(verify=look, timeout=timeout_s, trust_env=not direct) as client,
+            client.stream("HEAD", f"https://{server}{_PATH}") as answer,
+        ):
+            return _shown(answer)
     except httpx.HTTPError:
         return None
 
 
 def _shown(answer: httpx.Response) -> CertificateFacts | None:
+    """Read the peer's certificate of a connection that is still open."""
     connection = answer.extensions["network_stream"].get_extra_info("ssl_object")
-    encoded = None if connection is None else connection.getpeercert(binary_form=True)
+    encoded = None if connection is None else connection.getpeercert(True)
     if not encoded:
         return None
     return CertificateFacts.of(x509.load_der_x509_certificate(encoded))
