@@ -231,7 +231,8 @@ class _Joining:
             if self._was_known():
                 raise TransportError(
                     f"the server at {server} no longer knows {named}: the operator revoked or "
-                    "replaced it; ask for the new key or to be registered again"
+                    "replaced it, or the server lost its database; ask for the new key or to be "
+                    "registered again"
                 )
             raise TransportError(
                 f"the server at {server} does not know {named}: let the operator register it "
