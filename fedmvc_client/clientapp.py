@@ -59,6 +59,7 @@ def run(socket: str, arguments: Sequence[str]) -> None:
     """
     require_flower("the executor")
     set_up_logging()
+    logging.getLogger("flwr").propagate = False  # it has a console of its own
     flower: Any = import_module("flwr.supernode.runtime.run_clientapp")
 
     def look(fab: bytes, **_: object) -> Path:

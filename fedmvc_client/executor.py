@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-from abc import abstractmethod
 from collections.abc import MutableMapping
 from importlib import import_module
 from multiprocessing import forkserver
@@ -56,9 +55,9 @@ class Launcher:
         self.socket = socket
         self._running: list[_Started] = []
 
-    @abstractmethod
     def start(self, arguments: list[str]) -> _Started:
         """Start the process of one message with Flower's arguments."""
+        raise NotImplementedError
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of one task; never installs what a bundle asks for."""
@@ -108,9 +107,11 @@ class _Spawned:
 class Cold(Launcher):
     """Starts Python anew for each message, as Flower does."""
 
+    module = "fedmvc_client.clientapp"
+
     def start(self, arguments: list[str]) -> _Started:
         """Start Python; the current folder is not on its ``sys.path``."""
-        command = [sys.executable, "-P", "-m", "fedmvc_client.clientapp", self.socket, *arguments]
+        command = [sys.executable, "-P", "-m", self.module, self.socket, *arguments]
         return _Spawned(subprocess.Popen(command))
 
 
@@ -186,6 +187,7 @@ def run_executor(
     flower: Any = import_module("flwr.supercore.superexec.run_superexec")
     flower.get_executor = lambda *_, **__: launcher
     sys.argv = ["flower-superexec", "--insecure", "--runtime-api-address", runtime]
+    logging.getLogger("flwr").propagate = False  # it has a console of its own
     log.info("the executor asks for messages at %s", runtime)
     flower_superexec()
 
@@ -193,7 +195,9 @@ def run_executor(
 def set_up_environment(
     environment: MutableMapping[str, str], host: str, *, fast_poll: bool = False
 ) -> None:
-    """Keep Flower from reporting its use, looking for updates and asking a proxy for `host`.
+    """Keep Flower from reporting its use, looking for updates, installing what a bundle depends on.
+
+    A proxy is not asked for `host`, and numpy starts no threads.
 
     Parameters
     ----------
@@ -210,5 +214,7 @@ def set_up_environment(
     environment["FLWR_TELEMETRY_ENABLED"] = "0"
     environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
     environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"
+    # It computes nothing; a process that is forked must not have numpy's threads.
+    environment["OMP_NUM_THREADS"] = environment["OPENBLAS_NUM_THREADS"] = "1"
     if fast_poll:
         environment.setdefault(_POLL, str(FAST_POLL_S))
