@@ -18,10 +18,12 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tomli_w
 
 from configs.plan import RunPlan
 from configs.schema import DataSchema
@@ -83,19 +85,17 @@ class Run:
         return 1.0 - sum(self.workers) / sum(self.rounds)
 
 
-def plan_of(rounds: int) -> RunPlan:
+def plan_of(rounds: int) -> dict[str, Any]:
     """Return a plan that takes exactly so many rounds."""
-    return RunPlan.parse(
-        {
-            "method": "fedhk-mvfc",
-            "profile": "paper",
-            "n_clusters": 10,
-            "max_rounds": rounds,
-            "tol": 0.0,
-            "fedhk": {"n_init": 1, "acceleration": "none"},
-            "quorum": {"min_sites": 3, "timeout_s": 300.0},
-        }
-    )
+    return {
+        "method": "fedhk-mvfc",
+        "profile": "paper",
+        "n_clusters": 10,
+        "max_rounds": rounds,
+        "tol": 0.0,
+        "fedhk": {"n_init": 1, "acceleration": "none"},
+        "quorum": {"min_sites": 3, "timeout_s": 300.0},
+    }
 
 
 def time_run(service: str, n_rows: int, n_columns: int, rounds: int) -> Run:
@@ -105,7 +105,7 @@ def time_run(service: str, n_rows: int, n_columns: int, rounds: int) -> Run:
         write_sites(folder / "data", n_rows, n_columns)
         (folder / "federation").mkdir()
         plan, out = folder / "plan.toml", folder / "out"
-        plan_of(rounds).dump(plan)
+        plan.write_text(tomli_w.dumps(plan_of(rounds)), encoding="utf-8")
 
         def worker(site: str, socket: Path) -> list[str]:
             program = [sys.executable, "-m", "benchmarks.timed_worker"]
@@ -137,7 +137,7 @@ def _seconds_of(file: Path, kind: str) -> list[float]:
 
 def measure(n_rows: int, n_columns: int, rounds: int) -> dict[str, list[float]]:
     """Return seconds of each round and of each empty exchange."""
-    plan = plan_of(rounds)
+    plan = RunPlan.parse(plan_of(rounds))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_sites(folder / "data", n_rows, n_columns)
@@ -176,9 +176,10 @@ def main() -> None:
     for service, (words, aim) in SERVED.items():
         run = time_run(service, small, given.columns, rounds)
         print(
-            f"{words:>12}: {run.whole:6.1f} s in all, a round {statistics.median(run.rounds):5.2f} s "
-            f"(least {min(run.rounds):.2f}, most {max(run.rounds):.2f}; aim: {aim:g}), of which no "
-            f"worker computes in {run.waiting:.0%}; load {os.getloadavg()[0]:.1f}",
+            f"{words:>12}: {run.whole:6.1f} s in all, a round "
+            f"{statistics.median(run.rounds):5.2f} s (least {min(run.rounds):.2f}, most "
+            f"{max(run.rounds):.2f}; aim: {aim:g}), of which no worker computes in "
+            f"{run.waiting:.0%}; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
     if given.runs_only:
