@@ -138,7 +138,10 @@ class Warm(Launcher):
 
     def start(self, arguments: list[str]) -> _Started:
         """Fork."""
-        process = self._context.Process(target=_run_forked, args=(self.socket, arguments))
+        # daemon: told to end, not waited for, when the executor ends
+        process = self._context.Process(
+            target=_run_forked, args=(self.socket, arguments), daemon=True
+        )
         process.start()
         return _Forked(process)
 
