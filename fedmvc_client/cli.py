@@ -14,6 +14,7 @@ from configs.console import print_json, run_app
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
+from fedmvc_client.cli_executor import executor
 from fedmvc_client.cli_options import JsonOption, SiteOption
 from fedmvc_client.cli_plans import plans, refuse_plan
 from fedmvc_client.cli_privacy import abort, budget, keygen
@@ -38,6 +39,7 @@ app.add_typer(audit_log, name="log")
 app.command()(keygen)
 app.command()(abort)
 add_services(app)
+app.command()(executor)
 
 
 @app.callback()

@@ -23,6 +23,7 @@ from fedmvc_client.frames import (
     send_frame,
 )
 from fedmvc_client.relay import Worker, simulation_folder
+from fedmvc_client.throttle import Throttle
 from strategies.messages import MAX_BYTES
 
 __all__ = ["WorkerServer", "serve_sites", "serve_worker"]
@@ -77,6 +78,7 @@ class WorkerServer:
         self._allowed_uids = frozenset(allowed_uids) | {os.getuid()}
         self._max_bytes = max_bytes
         self._io_timeout = io_timeout
+        self._throttle = Throttle()
         self._wake_reader, self._wake_writer = socket.socketpair()
         try:
             self._listener = _listen(self._path, mode)
@@ -130,19 +132,24 @@ class WorkerServer:
         uid = peer_uid(connection)
         try:
             if uid not in self._allowed_uids:
-                _LOG.warning("site %s: refused a request of user %d", site, uid)
+                self._warn("site %s: refused a request of user %d", site, uid)
                 self._send(connection, FrameStatus.FORBIDDEN)
                 return
             deadline = time.monotonic() + self._io_timeout
             status, body = receive_frame(connection, self._max_bytes, deadline)
             if status is not FrameStatus.MESSAGE:
-                _LOG.warning("site %s: refused a frame: %s", site, status.name)
+                self._warn("site %s: refused a frame: %s", site, status.name)
                 self._send(connection, status)
                 return
             status, reply = self._handle(body)
             self._send(connection, status, reply)
         except OSError as error:  # includes TimeoutError
-            _LOG.warning("site %s: a client broke off: %s", site, error)
+            self._warn("site %s: a client broke off: %s", site, error)
+
+    def _warn(self, sentence: str, *values: object) -> None:
+        """Log what a client did, unless clients fill the log."""
+        if self._throttle.admit() is not None:
+            _LOG.warning(sentence, *values)
 
     def _handle(self, body: bytes) -> tuple[FrameStatus, bytes]:
         try:

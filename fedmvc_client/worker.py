@@ -45,6 +45,7 @@ from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, Vi
 from privacy.protection import cost_of
 from privacy.roster import Roster
 from strategies.messages import (
+    BundleRefused,
     HelloReply,
     HelloRequest,
     Message,
@@ -116,9 +117,11 @@ class SiteWorker:
 
     def _refuse(self, error: FedMVCError, request: Message | None) -> bytes:
         """Log an error with what only the site may know; answer its sentence."""
-        log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
+        told = True
         if isinstance(error, ProtocolError | PolicyRefused | BudgetExceeded):
-            self.source.safe.note_refusal(request, error)
+            told = self.source.safe.note_refusal(request, error)
+        if told:
+            log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
         return to_bytes(Refusal(error.code, error.public_message))
 
     def _answer(self, message: Message, body: bytes) -> Message:
@@ -126,6 +129,9 @@ class SiteWorker:
             reply = self._hello(message)
             self._begin(message, body)
             return reply
+        if isinstance(message, BundleRefused):
+            self.source.safe.note_bundle(message)
+            return message
         actions = meant_for(type(message))
         if not actions:
             raise ProtocolError(

@@ -29,17 +29,20 @@ from fedmvc_server.flower_cli import (
     write_app_folder,
 )
 
-__all__ = ["check_reachable", "run_deployed"]
+__all__ = ["FAST_POLL_S", "check_reachable", "run_deployed"]
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to try to reach the SuperLink."""
 START_TIMEOUT = 180.0
 """Seconds until a submitted run must be running."""
+FAST_POLL_S = 0.01
+"""Seconds between two looks for replies with ``--fast-poll``, at first."""
 SILENCE_TIMEOUT = 120.0
 """Seconds the SuperLink may be silent before the run is given up."""
 log = logging.getLogger("fedmvc")
 
 _STATUS_PERIOD = 5.0  # a status costs a process of Flower's command line
+_FAST_LOOK_S = 0.1
 _RESULT_GRACE = 5.0
 _FIRST_WORD = 20.0  # seconds between two words on a run that has no round yet
 
@@ -53,6 +56,7 @@ def run_deployed(
     out: str | Path,
     *,
     poll_s: float = 1.0,
+    fast_poll: bool = False,
     on_progress: Progress | None = None,
     server_app: str = SERVER_APP,
     client_app: str = CLIENT_APP,
@@ -71,6 +75,8 @@ def run_deployed(
         Where the ServerApp writes its results, as the SuperLink's machine sees it.
     poll_s : float
         Seconds between two looks at `out`.
+    fast_poll : bool
+        Look for the sites' replies, and at `out`, more often.
     on_progress : callable, optional
         Called with each new row of ``rounds.csv`` (column name to text).
     server_app, client_app : str
@@ -104,6 +110,8 @@ def run_deployed(
         write_app_folder(app_folder, server_app=server_app, client_app=client_app)
         flower = FlowerCli(home, server, ca_path)
         run_config = {"plan": plan, "data": "", "out": str(results.folder)}
+        if fast_poll:
+            poll_s, run_config["poll"] = min(poll_s, _FAST_LOOK_S), str(FAST_POLL_S)
         run_id = flower.run(app_folder, run_config)
         try:
             status = _await_end(flower, run_id, server, results, poll_s)

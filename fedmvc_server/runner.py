@@ -24,6 +24,7 @@ from fedmvc_server.artefacts import (
 )
 from privacy.certificate import certificate
 from strategies.base import FederatedStrategy
+from strategies.exchange import POLL_S
 from strategies.feature_selection import FeatureSelection
 from strategies.fed_mufsht import FedMUFSHTStrategy
 from strategies.fedhk_mvfc import FedHKStrategy
@@ -106,6 +107,7 @@ def run(
     out: Path | None = None,
     observer: Observer | None = None,
     settle_s: float = 0.0,
+    poll_s: float = POLL_S,
     bounds: str | None = None,
 ) -> RunResult:
     """Run a plan to its end and write what it leaves.
@@ -121,6 +123,8 @@ def run(
         Called with the state after each round.
     settle_s : float
         Seconds to wait for more sites than the quorum needs.
+    poll_s : float
+        Seconds between two looks for replies, at first.
     bounds : str, optional
         Where the columns' bounds come from, for the certificate.
 
@@ -140,6 +144,7 @@ def run(
             observer(state)
 
     strategy = _STRATEGIES[plan.method](plan, run_id, observer=watch, settle_s=settle_s)
+    strategy.poll_s = poll_s
     status, code, reason = "completed", 0, "the plan ran to its end"
     try:
         strategy.start(grid)

@@ -23,7 +23,7 @@ from configs.errors import FedMVCError, ProtocolError
 from configs.plan import RunPlan
 from privacy.mechanisms import GaussianNoise
 from strategies.admission import Admission, absence_of
-from strategies.exchange import Failure, collect, wait_for_nodes
+from strategies.exchange import POLL_S, Failure, collect, wait_for_nodes
 from strategies.messages import (
     FeatureSelection,
     HelloReply,
@@ -68,6 +68,8 @@ class FederatedStrategy(Strategy):
         What the method measured of its result.
     absences : dict[str, Absence]
         Sites without a fitting reply to the last exchange, where that was lenient.
+    poll_s : float
+        Seconds between two looks for replies, at first.
     clock, sleep : callable
         Seconds that only grow, and how to let some pass: between two looks for sites.
     """
@@ -75,6 +77,7 @@ class FederatedStrategy(Strategy):
     model: ClusterModel | None = None
     selection: FeatureSelection | None = None
     noise: GaussianNoise | None = None
+    poll_s: float = POLL_S
     clock: Callable[[], float] = staticmethod(time.monotonic)
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -312,7 +315,7 @@ class FederatedStrategy(Strategy):
     def _ask(self, grid: Grid, exchange: Exchange) -> None:
         began = time.perf_counter()
         messages = list(self.configure_train(exchange.round, ArrayRecord(), ConfigRecord(), grid))
-        replies, failures = collect(grid, messages, self._patience)
+        replies, failures = collect(grid, messages, self._patience, self.poll_s)
         elapsed = time.perf_counter() - began
         self.state.total.seconds += elapsed
         self._tally.seconds += elapsed
@@ -369,5 +372,5 @@ class FederatedStrategy(Strategy):
             registered = wait()
         request = HelloRequest(self.state.run_id, self.plan.plan_id, self.plan.canonical())
         messages = [self._message(request, node, "hello", "hello") for node in registered]
-        replies, failures = collect(grid, messages, quorum.timeout_s)
+        replies, failures = collect(grid, messages, quorum.timeout_s, self.poll_s)
         return self._admission.admit(registered, replies, failures, self._decode)

@@ -16,7 +16,10 @@ from flwr.serverapp import Grid
 
 from configs.errors import ConfigError, QuorumLost
 
-__all__ = ["Failure", "collect", "wait_for_nodes"]
+__all__ = ["POLL_S", "Failure", "collect", "wait_for_nodes"]
+
+POLL_S = 0.05
+"""Seconds between two looks for replies, at first; later up to five times as many."""
 
 _SLOWEST_POLL = 5  # in units of poll_s, reached by steps of a tenth
 _NODE_POLL = 0.25
@@ -34,7 +37,7 @@ class Failure:
 
 
 def collect(
-    grid: Grid, messages: Sequence[Message], timeout_s: float, poll_s: float = 0.05
+    grid: Grid, messages: Sequence[Message], timeout_s: float, poll_s: float = POLL_S
 ) -> tuple[list[Message], dict[int, Failure]]:
     """Push messages and pull their replies until the deadline.
 
@@ -158,7 +161,8 @@ def _failure(error: Error, timeout_s: float) -> Failure:
         return Failure("is unavailable: its node stopped answering", missing=True)
     if error.code in (_LOAD_FAILED, _BAD_BUNDLE):
         return Failure(
-            "could not load its ClientApp: install the same FedMVC version there", missing=False
+            "could not load its ClientApp: install the same FedMVC version there, and see its log",
+            missing=False,
         )
     if error.code == _CRASHED:
         return Failure("lost its ClientApp process before a reply", missing=False)

@@ -94,6 +94,7 @@ __all__ = [
     "MAX_BYTES",
     "AlignRequest",
     "AskRequest",
+    "BundleRefused",
     "ChangeCoder",
     "CloseReply",
     "CloseRequest",
@@ -229,8 +230,31 @@ class HelloReply:
     roster: str = ""
 
 
+@dataclass(frozen=True)
+class BundleRefused:
+    """What a site's executor tells its own worker: it ran nothing of a bundle, and why.
+
+    ``sha256`` is the bundle's (hexadecimal), ``code`` an exit code. It never leaves the site; the
+    worker's reply is the same message.
+
+    Raises
+    ------
+    ProtocolError
+        Where ``sha256`` is none.
+    """
+
+    sha256: str
+    code: int
+    sentence: str
+
+    def __post_init__(self) -> None:
+        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
+            raise ProtocolError("a report of a refused bundle holds no SHA-256")
+
+
 Message = (
     Refusal
+    | BundleRefused
     | HelloRequest
     | HelloReply
     | PrepareRequest

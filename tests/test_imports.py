@@ -48,6 +48,7 @@ ALSO = {
 WITHOUT_FLOWER = (
     "configs",
     "privacy",
+    "fedmvc_client.bundle",
     "fedmvc_client.solvers",
     "strategies.codec",
     "strategies.messages",
@@ -181,6 +182,12 @@ def test_no_module_is_longer_than_a_reader_can_hold():
 def test_client_app_starts_without_torch_or_data():
     heavy = ("torch", "sklearn", "pyarrow", "opacus", "fedmvc_client.worker", "fedmvc_client.data")
     assert loaded_after("import fedmvc_client.app", *heavy) == "[]"
+
+
+@pytest.mark.parametrize("module", ["executor", "cli_executor", "clientapp", "fast_poll"])
+def test_the_executor_starts_without_torch_or_data(module):
+    heavy = ("torch", "sklearn", "pyarrow", "opacus", "fedmvc_client.worker", "fedmvc_client.data")
+    assert loaded_after(f"import fedmvc_client.{module}", *heavy) == "[]"
 
 
 @pytest.mark.parametrize("module", ["fedmvc_server.app", "fedmvc_server.simulation"])

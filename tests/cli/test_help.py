@@ -22,7 +22,7 @@ COMMANDS = [
         ("simulate",),
         ["PLAN", "--data", "--backend", "inprocess", "ray", "--out", "--truth", "--json"],
     ),
-    (server, ("run",), ["PLAN", "--server", "HOST:PORT", "--ca", "--out", "--json"]),
+    (server, ("run",), ["PLAN", "--server", "HOST:PORT", "--ca", "--out", "--fast-poll", "--json"]),
     (
         server,
         ("start",),
@@ -39,6 +39,11 @@ COMMANDS = [
     (client, ("doctor",), ["--site", "--json", "schema", "worst"]),
     (client, ("check",), ["PLAN", "--site", "--json"]),
     (client, ("worker",), ["--socket", "--site", "SuperNode"]),
+    (
+        client,
+        ("executor",),
+        ["--socket", "--runtime", "HOST:PORT", "--warm", "--fast-poll", "SHA-256", "no way out"],
+    ),
     (client, ("predict",), ["--model", "--data", "--out", ".csv", ".parquet", "--site", "--json"]),
     (client, ("keygen",), ["--linkage", "--out", "--site", "--json", "tensor-fmvc", "never"]),
     (client, ("plans",), ["show"]),

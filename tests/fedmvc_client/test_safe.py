@@ -6,6 +6,7 @@ import pytest
 from configs.errors import BudgetExceeded, ConfigError, ProtocolError
 from configs.site import Policy, SiteConfig
 from fedmvc_client.safe import FolderSafe, MemorySafe
+from fedmvc_client.throttle import Throttle
 from fedmvc_server.site_keys import draw_keys, write_keys
 from privacy.identity import PASSPHRASE, make_identity
 from strategies import messages as m
@@ -116,6 +117,35 @@ def test_what_a_request_names_itself_cannot_fill_the_log(folder):
     safe.note_refusal(request, ProtocolError("y" * 10**6))
     (facts,) = refusals(safe)
     assert (len(facts["run_id"]), len(facts["sentence"])) == (64, 1000)
+
+
+def test_a_refused_bundle_is_noted_with_its_hash_and_the_reason(folder, caplog):
+    safe = safe_of(folder)
+    safe.note_bundle(m.BundleRefused("0f" * 32, 4, "carries code\nand more " + "x" * 2000))
+    (facts,) = [e.facts for e in safe.audit.entries() if e.event == "bundle refused"]
+    assert facts["sha256"] == "0f" * 32
+    assert facts["code"] == 4
+    assert facts["sentence"].startswith("carries code and more xxx")
+    assert len(facts["sentence"]) <= 1000
+    assert "ran nothing of a bundle: carries code and more" in caplog.text
+
+
+def test_a_flood_of_refusals_is_counted_and_not_written(folder, caplog):
+    safe = safe_of(folder)
+    now = [0.0]
+    safe._throttle = Throttle(most=3, period_s=30.0, clock=lambda: now[0])
+    report = m.BundleRefused("0f" * 32, 4, "carries code")
+
+    told = [safe.note_refusal(None, ProtocolError("not a message")) for _ in range(5)]
+    safe.note_bundle(report)
+    now[0] = 10.0
+    safe.note_bundle(report)
+    safe.note_bundle(report)
+
+    assert told == [True, True, True, False, False]
+    events = [(e.event, e.facts.get("held_back")) for e in safe.audit.entries()]
+    assert events == [("request refused", None)] * 3 + [("bundle refused", 3)]
+    assert caplog.text.count("ran nothing of a bundle") == 1
 
 
 def test_a_log_that_cannot_be_written_stops_no_refusal(folder, caplog):

@@ -1,4 +1,4 @@
-"""A real federation on the loopback interface: SuperLink, SuperNodes and workers as processes."""
+"""A real federation on the loopback interface: SuperLink, SuperNodes, executors and workers."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmvc_server.flower_cli import FlowerCli, write_app_folder
@@ -17,16 +18,16 @@ from tests.network.credentials import write_credentials
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("st-anna", "charite-nord", "riverside")
 BIN = Path(sys.executable).parent
-SUPERNODE = "tests.network.supernode"
+WARM = "--warm"
+CLIENT = "import sys; from fedmvc_client.cli import main; sys.exit(main())"
 
 
 def site_worker_command(data: Path):
     """Return the commands of workers that serve the site folders in `data`."""
 
     def command(name: str, worker_socket: Path) -> list[str]:
-        program = "import sys; from fedmvc_client.cli import main; sys.exit(main())"
         options = ["--socket", str(worker_socket), "--site", str(data / name)]
-        return [sys.executable, "-c", program, "worker", *options]
+        return [sys.executable, "-c", CLIENT, "worker", *options]
 
     return command
 
@@ -36,8 +37,43 @@ def echo_worker_command(name: str, worker_socket: Path) -> list[str]:
     return [sys.executable, "-m", "tests.network.echo_worker", name, str(worker_socket)]
 
 
+@dataclass(frozen=True)
+class Service:
+    """How the sites' processes are started.
+
+    Parameters
+    ----------
+    node : tuple of str
+        Command of the SuperNode.
+    executor : tuple of str or None
+        Command of the executor; None leaves it to the SuperNode, which starts Flower's own.
+    environment : dict
+        Of both.
+    """
+
+    node: tuple[str, ...]
+    executor: tuple[str, ...] | None
+    environment: dict = field(default_factory=dict)
+
+
+_PRODUCT = (sys.executable, "-c", CLIENT, "executor")
+_FAST_NODE = (sys.executable, "-m", "fedmvc_client.fast_poll")
+SERVICES = {
+    "flower": Service((str(BIN / "flower-supernode"),), None),
+    "shipped": Service((str(BIN / "flower-supernode"),), _PRODUCT),
+    "fast": Service(_FAST_NODE, (*_PRODUCT, "--fast-poll")),
+    "warm": Service(_FAST_NODE, (*_PRODUCT, "--fast-poll", WARM)),
+    # for tests: a busy machine has better things to do than to look every 0.05 s
+    "tests": Service(
+        (sys.executable, "-m", "tests.network.supernode"),
+        (sys.executable, "-m", "tests.network.executor", "executor", WARM),
+        {"FEDMVC_FAST_POLL": "1.0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"},
+    ),
+}
+
+
 class Federation:
-    """One SuperLink with TLS and node authentication, a SuperNode and a worker for each site.
+    """One SuperLink with TLS and node authentication; a SuperNode, executor and worker a site.
 
     Parameters
     ----------
@@ -46,20 +82,21 @@ class Federation:
     names : tuple of str
         The sites.
     cold : collection of str
-        Sites where a ClientApp is started as Flower does; elsewhere it is forked, which is quicker.
-    as_shipped : bool
-        Start everything as Flower does, and wait as it does (see `tests.network.supernode`).
+        Sites whose executor starts Python for each message; elsewhere it forks, which is quicker.
+    service : str
+        One of `SERVICES`.
     """
 
-    def __init__(self, folder, names=NAMES, *, cold=(), as_shipped=False):
+    def __init__(self, folder, names=NAMES, *, cold=(), service="tests"):
         self.folder = folder
         self.names = names
         self.cold = cold
-        self.as_shipped = as_shipped
+        self.service = SERVICES[service]
         self.worker_command = None
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes = {}
+        self.runtimes = {name: f"127.0.0.1:{free_port()}" for name in names}
         # Short, because a socket's path has at most 100 bytes.
         self.sockets = Path(tempfile.mkdtemp(prefix="fm-", dir="/tmp"))
         self.sockets.chmod(0o750)
@@ -79,6 +116,7 @@ class Federation:
             self.node_ids = dict(zip(self.names, ids, strict=True))
         for name in self.names:
             self.start_node(name)
+            self.start_executor(name)
         self.await_nodes()
         return time.monotonic() - started
 
@@ -145,31 +183,48 @@ class Federation:
 
     def start_node(self, name):
         """Start a site's SuperNode."""
-        shipped, ours = [str(BIN / "flower-supernode")], [sys.executable, "-m", SUPERNODE]
-        home = self.folder / f"node-{name}"
-        home.mkdir(exist_ok=True)
+        host, port = self.runtimes[name].split(":")
+        isolation = "subprocess" if self.service.executor is None else "process"
         self._spawn(
             f"node-{name}",
             [
-                *(shipped if self.as_shipped else ours),
+                *self.service.node,
                 *("--superlink", self.address),
                 *("--root-certificates", str(self.ca)),
                 *("--auth-supernode-private-key", str(self.folder / "keys" / f"{name}.key")),
-                *("--host", "127.0.0.1", "--port", str(free_port())),
+                *("--isolation", isolation, "--host", host, "--port", port),
                 *("--max-retries", "20"),
                 *("--node-config", f'worker="{self.sockets}/{name}.sock" site="{name}"'),
             ],
-            FLWR_HOME=str(home),
-            FORKING="0" if name in self.cold else "1",
-            FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.4",
+            FLWR_HOME=str(self.home(f"node-{name}")),
+            **self.service.environment,
         )
+
+    def start_executor(self, name):
+        """Start a site's executor, where its SuperNode does not."""
+        if self.service.executor is None:
+            return
+        command = [each for each in self.service.executor if name not in self.cold or each != WARM]
+        where = ["--runtime", self.runtimes[name], "--socket", f"{self.sockets}/{name}.sock"]
+        self._spawn(
+            f"executor-{name}",
+            [*command, *where],
+            FLWR_HOME=str(self.home(f"executor-{name}")),
+            **self.service.environment,
+        )
+
+    def home(self, process_name):
+        """Return the folder that Flower may write to in a process; it exists."""
+        folder = self.folder / process_name
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def await_nodes(self):
         """Wait until every SuperNode is connected."""
         _wait(lambda: set(self.cli.nodes().values()) == {"online"}, 60, "SuperNode")
 
     def kill(self, process_name):
-        """Kill ``node-NAME`` or ``worker-NAME`` with everything it started."""
+        """Kill ``node-NAME``, ``executor-NAME`` or ``worker-NAME`` with all that it started."""
         process = self.processes.pop(process_name)
         _signal_group(process, signal.SIGKILL)
         process.wait()

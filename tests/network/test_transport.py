@@ -52,7 +52,7 @@ def test_a_site_without_its_worker_sends_a_typed_refusal(echoing, tmp_path):
         'Refusal(code=7, message="the worker of this site is not'
     )
     assert str(echoing.sockets) not in answers["riverside"]
-    assert str(echoing.sockets) in echoing.log("node-riverside")  # at the site it is logged
+    assert str(echoing.sockets) in echoing.log("executor-riverside")  # at the site it is logged
 
 
 def test_a_server_app_that_raises_is_an_internal_error(echoing, tmp_path):

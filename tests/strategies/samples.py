@@ -67,6 +67,7 @@ def every_message():
     )
     return [
         m.Refusal(4, "no"),
+        m.BundleRefused("0f" * 32, 4, "the app bundle carries code"),
         m.HelloRequest(RUN, PLAN, "{}"),
         m.HelloReply(RUN, "st-anna", "0.1.0", (view,)),
         m.PrepareRequest(RUN, PLAN, ("ecg",), np.array([2])),

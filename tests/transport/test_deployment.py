@@ -291,7 +291,7 @@ def test_the_bundle_holds_no_code(tmp_path):
             "serverapp": "fedmvc_server.app:app",
             "clientapp": "fedmvc_client.app:app",
         },
-        "config": {"plan": "", "data": "", "out": ""},
+        "config": {"plan": "", "data": "", "out": "", "poll": ""},
     }
 
 
@@ -319,3 +319,14 @@ def test_flowers_configuration_is_ours_and_quoted(tmp_path, monkeypatch):
     assert environment["FLWR_HOME"] == str(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["NO_PROXY"] == "intranet.example,127.0.0.1,localhost,10.0.0.1"
+
+
+@pytest.mark.parametrize(("options", "poll"), [({}, None), ({"fast_poll": True}, "0.01")])
+def test_fast_poll_travels_as_a_key_of_the_run(deploy, tmp_path, options, poll):
+    def script(step):
+        _leave(tmp_path / "out", 0)
+        return RUNNING
+
+    assert deploy(script, **options) == 0
+    assert deploy.flower.run_config.get("poll") == poll
+    assert deploy.flower.app["tool"]["flwr"]["app"]["config"]["poll"] == ""

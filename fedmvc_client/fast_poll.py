@@ -1,0 +1,99 @@
+"""``flower-supernode`` with shorter waits: ``python -m fedmvc_client.fast_poll ARGUMENTS...``.
+
+Flower 1.42 waits 3 s between two looks for messages and has no setting for it. Here the wait is
+short while a run is under way, and Flower's own again once nothing came for a minute: a look costs
+the server a signed request.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from configs.errors import ConfigError
+from fedmvc_client.flower_version import require_flower
+
+__all__ = ["IDLE_S", "LOOP", "ShortWaits", "main"]
+
+LOOP = "flwr.supernode.start_client_internal"
+"""The module of Flower whose ``time`` is replaced."""
+IDLE_S = 0.05
+"""Seconds between two looks; the environment's ``FEDMVC_FAST_POLL`` gives another number."""
+
+_SETTING = "FEDMVC_FAST_POLL"
+_FLOWERS_IDLE_S = 3.0
+_QUIET_S = 60.0
+
+
+class ShortWaits:
+    """Stands in for ``time.sleep`` of Flower's loop.
+
+    Parameters
+    ----------
+    idle_s : float
+        Longest wait while a run is under way, in seconds.
+    sleep, clock : callable
+        How time passes.
+    """
+
+    def __init__(
+        self,
+        idle_s: float = IDLE_S,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._idle_s, self._sleep, self._clock = idle_s, sleep, clock
+        self._busy_at = clock()
+
+    def __call__(self, seconds: float) -> None:
+        """Sleep for at most `seconds`."""
+        now = self._clock()
+        if seconds < _FLOWERS_IDLE_S:  # it waits for the reply to a message
+            self._busy_at = now
+        quiet = now - self._busy_at > _QUIET_S
+        self._sleep(seconds if quiet else min(seconds, self._idle_s))
+
+
+def main() -> None:
+    """Run ``flower-supernode`` with this process's arguments.
+
+    Raises
+    ------
+    SystemExit
+        At the end; with 2 and one sentence where Flower is another version or the setting is none.
+    """
+    try:
+        require_flower("--fast-poll", ", or leave --fast-poll out")
+        waits = ShortWaits(_idle_s())
+    except ConfigError as error:
+        print(f"error: {error.public_message}", file=sys.stderr)
+        sys.exit(error.code)
+    from flwr.supernode.cli import flower_supernode
+
+    loop: Any = import_module(LOOP)
+    loop.time = SimpleNamespace(sleep=waits)
+    flower_supernode()
+
+
+def _idle_s() -> float:
+    given = os.environ.get(_SETTING, str(IDLE_S))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0.01 <= seconds <= _FLOWERS_IDLE_S:
+        raise ConfigError(
+            f"the environment's {_SETTING} is '{given}' and must be a number of seconds from 0.01 "
+            f"to {_FLOWERS_IDLE_S:g}: change it or leave it out"
+        )
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The SuperNode with shorter waits; the canaries fail where Flower's loop is written anew."""
+
+import ast
+import importlib
+import inspect
+import sys
+
+import pytest
+
+from fedmvc_client import fast_poll
+from fedmvc_client.fast_poll import LOOP, ShortWaits
+
+
+def uses_of_time():
+    """Every use of the name ``time`` in Flower's loop, with the call's argument."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(LOOP)))
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "time":
+            attribute = parents[node]
+            call = parents[attribute]
+            yield attribute.attr, [each.value for each in call.args]
+
+
+def test_canary_flowers_loop_sleeps_three_seconds_idle_and_half_a_second_for_a_reply():
+    found = list(uses_of_time())
+
+    assert {name for name, _ in found} == {"sleep"}  # nothing else of `time` may be missing
+    assert sorted(waits for _, waits in found) == [[0.5], [0.5], [3]]
+    assert importlib.import_module(LOOP).time.sleep
+
+
+def test_canary_the_command_runs_that_loop():
+    module = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    assert module.start_client_internal is importlib.import_module(LOOP).start_client_internal
+
+
+def test_waits_are_short_while_a_run_is_under_way():
+    now, slept = [0.0], []
+    waits = ShortWaits(0.05, sleep=slept.append, clock=lambda: now[0])
+
+    waits(3)
+    now[0] = 59.0
+    waits(3)
+    waits(0.5)  # a message came
+    now[0] = 118.0
+    waits(3)
+    now[0] = 120.0
+    waits(3)  # nothing for a minute: Flower's own wait
+    waits(0.5)
+    waits(3)
+
+    assert slept == [0.05, 0.05, 0.05, 0.05, 3, 0.05, 0.05]
+
+
+def test_another_flower_ends_with_2_and_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("fedmvc_client.flower_version.version", lambda name: "1.43.0")
+
+    with pytest.raises(SystemExit) as ended:
+        fast_poll.main()
+
+    assert ended.value.code == 2
+    sentence = capsys.readouterr().err.strip()
+    assert sentence == (
+        "error: --fast-poll replaces inner parts of Flower 1.42.0, and Flower 1.43.0 is installed: "
+        "install flwr==1.42.0, or leave --fast-poll out"
+    )
+
+
+@pytest.mark.parametrize("given", ["fast", "0", "-1", "nan", "3.5", ""])
+def test_a_setting_that_is_no_wait_ends_with_2(monkeypatch, capsys, given):
+    monkeypatch.setenv("FEDMVC_FAST_POLL", given)
+
+    with pytest.raises(SystemExit) as ended:
+        fast_poll.main()
+
+    assert ended.value.code == 2
+    assert f"FEDMVC_FAST_POLL is '{given}'" in capsys.readouterr().err
+
+
+def test_the_loop_is_given_the_short_waits(monkeypatch):
+    seen = []
+    loop = importlib.import_module(LOOP)
+    monkeypatch.setattr(loop, "time", loop.time)  # put back afterwards
+    monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: seen.append(loop.time.sleep))
+    monkeypatch.setattr(sys, "argv", ["flower-supernode"])
+
+    fast_poll.main()
+
+    assert isinstance(seen[0], ShortWaits)
