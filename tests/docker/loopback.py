@@ -79,6 +79,10 @@ class Loopback:
             if mount.target == "/federation.toml":
                 source = self._federation(source)
             text = re.sub(rf"(?<![\w/.-]){re.escape(mount.target)}(?![\w-])", str(source), text)
+        if name.endswith("-supernode"):
+            # It names the socket to the executor, and does not see it itself.
+            socket = self.volume(name.replace("-supernode", "-socket"))
+            text = text.replace("/run/fedmvc", str(socket))
         address = _SERVER if service.get("network_mode") == "service:server" else None
         if name == "server":
             text, address = text.replace("0.0.0.0", _SERVER), _SERVER

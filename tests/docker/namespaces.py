@@ -5,6 +5,7 @@ machine's programs, its mounts at their own paths, its networks, its user, no ca
 root; nothing is left behind, since one process holds all of it.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ _TOOLS = ("unshare", "nsenter", "ip", "mount", "setpriv", "chroot")
 _INIT = '"$@" & child=$!; trap "kill -TERM $child" TERM INT; wait $child || :; wait $child'
 
 
+@functools.cache
 def unavailable():
     """Say why this machine cannot do it; "" where it can."""
     if os.geteuid() != 0:
@@ -31,7 +33,8 @@ def unavailable():
     tried = subprocess.run(
         [
             *("unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c"),
-            "mount -t tmpfs tmpfs /mnt && ip link add br0 type bridge && ip link add veth0 type veth",
+            "mount -t tmpfs tmpfs /mnt && ip link add br0 type bridge"
+            " && ip link add v0 type veth peer name v1",
         ],
         capture_output=True,
         text=True,
@@ -72,8 +75,9 @@ class Namespaces:
         self.compose, self.folder, self.programs = compose, folder, programs
         self.addresses = {}
         holding = ["unshare", "--mount", "--net", "--propagation", "private"]
-        self._holder = subprocess.Popen([*holding, "sh", "-c", "echo; exec sleep infinity"],
-                                        stdout=subprocess.PIPE)
+        self._holder = subprocess.Popen(
+            [*holding, "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE
+        )
         self._holder.stdout.readline()
         self._inside = ["nsenter", "--target", str(self._holder.pid), "--mount", "--net"]
         # a folder of its own for their names, seen by the holder only

@@ -96,7 +96,7 @@ def test_what_is_copied_travels_to_the_builder():
 def test_nothing_else_travels_to_the_builder():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
 
-    assert [line for line in lines if line and not line.startswith(("#", "!"))][0] == "*"
+    assert next(line for line in lines if line and not line.startswith(("#", "!"))) == "*"
     assert not any(fnmatch.fnmatch("tests", line[1:]) for line in lines if line.startswith("!"))
 
 

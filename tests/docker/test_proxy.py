@@ -4,6 +4,7 @@ import http.client
 import http.server
 import ssl
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -207,8 +208,11 @@ def test_what_was_refused_is_in_the_log(proxy, kit):
     ask(proxy, kit, CALL)
     ask(proxy, kit, "/v1/control/list-runs")
 
-    log = (proxy.folder / "access.log").read_text()
-    assert '"POST /v1/control/list-runs HTTP/1.1" 403' in log
+    path, refused = proxy.folder / "access.log", '"POST /v1/control/list-runs HTTP/1.1" 403'
+    deadline = time.monotonic() + 30  # written after the answer
+    while refused not in (log := path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert refused in log
     assert " 200 " not in log
     assert "c2lnbmVk" not in log
 
