@@ -162,12 +162,16 @@ def test_the_supernode_sees_neither_data_nor_socket(path, worker, executor, supe
     service = compose["services"][supernode]
     seen = mounts(compose, service)
 
-    assert all(mount.read_only for mount in seen)
+    (own,) = [mount for mount in seen if not mount.read_only]
+    assert own.target == "/site/state/flower"
     if path == SITE:
+        assert own.source == "flower"
+        files = {mount.target for mount in seen if mount.read_only}
         targets = {"site.toml", "connection.toml", "ca.crt", "state/node.key"}
-        assert {mount.target for mount in seen} == {f"/site/{name}" for name in targets}
+        assert files == {f"/site/{name}" for name in targets}
     else:
-        assert [mount.subpath for mount in seen] == [f"kits/{supernode.removesuffix('-supernode')}"]
+        kit = f"kits/{supernode.removesuffix('-supernode')}"
+        assert [mount.subpath for mount in seen] == [kit, f"{kit}/state/flower"]
     inside, outside = sorted(networks(service), key=lambda n: n == "outside")
     assert compose["networks"][inside] == {"internal": True}
     assert compose["networks"][outside] == {}

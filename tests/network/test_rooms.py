@@ -43,7 +43,7 @@ def rooms():
         site = federation.volume("federation", "sites/st-anna")
         for folder in ("plans", "results"):
             (site / folder).mkdir()
-        (federation.volume("federation", "kits/st-anna")).mkdir(parents=True)
+        federation.volume("federation", "kits/st-anna/state/flower").mkdir(parents=True)
         for path in [federation.volume("federation"), *federation.volume("federation").rglob("*")]:
             os.chown(path, 10001, 10001)
         for name in (WORKER, EXECUTOR, SUPERNODE):
@@ -132,7 +132,7 @@ def test_the_worker_has_no_network_and_its_data_are_read_only(rooms):
 def test_the_supernode_sees_neither_data_nor_socket(rooms):
     found = run(rooms, SUPERNODE, "sh", "-c", "ls /site /run; find /site -name '*.csv'")
 
-    assert found.stdout.split() == ["/site:"]
+    assert found.stdout.split() == ["/site:", "state"]
     assert run(rooms, SUPERNODE, "python", "-c", ASK).stdout.startswith(CLOSED)
 
 
