@@ -82,6 +82,9 @@ class ComposeFederation:
         process = self._spawn(name, list(argv))
         try:
             code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            words = f"{name} did not end in {timeout:g} s\n{self.log(name)}"
+            raise Failed(words) from None
         finally:
             _signal_group(process, signal.SIGKILL)
             process.wait()
