@@ -77,7 +77,7 @@ class ComposeFederation:
             if "healthcheck" in services[name]:
                 self.await_health(name)
 
-    def once(self, name, *argv, timeout=300.0):
+    def once(self, name, *argv, timeout=900.0):
         """Run a service with another command to its end (``docker compose run --rm``)."""
         process = self._spawn(name, list(argv))
         try:
