@@ -1,0 +1,78 @@
+"""Every command line in the compose files and in the docs' containers section is one of ours."""
+
+import re
+import shlex
+
+import click
+import pytest
+import typer
+
+from fedmvc_client.cli import app as client
+from fedmvc_server.cli import app as server
+from tests.docker.compose_files import FILES, ROOT, command_lines, load
+
+APPS = {"fedmvc-client": client, "fedmvc-server": server}
+DOCS = ROOT / "docs" / "deployment.md"
+
+
+def parse(argv):
+    """Parse a command line as our commands would, to the last option, and run nothing."""
+    name, *arguments = argv
+    command = typer.main.get_command(APPS[name])
+    context = click.Context(command, info_name=name)
+    while isinstance(command, click.Group):  # none of our groups takes options of its own
+        name, command, arguments = command.resolve_command(context, arguments)
+        context = click.Context(command, info_name=name, parent=context)
+    return command.make_context(name, arguments, parent=context.parent).params
+
+
+def lines_of(path):
+    for name, service in load(path, FEDMVC_KIT="/kit")["services"].items():
+        for argv in command_lines(service):
+            if argv[0] != "nginx":
+                yield pytest.param(argv, id=f"{path.name}-{name}-{argv[1]}")
+
+
+def commands_in(text):
+    """Commands of ours in a page's indented or fenced lines; a backslash joins two lines."""
+    section = text.split("\n## Containers\n", 1)[1].split("\n## ", 1)[0]
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        found = re.search(r"\bfedmvc-(?:server|client) .*", line.split(" #")[0])
+        if found:
+            yield shlex.split(found.group())
+
+
+@pytest.mark.parametrize("argv", [line for path in FILES for line in lines_of(path)])
+def test_a_service_runs_a_command_that_exists(argv):
+    parse(argv)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_image_of_ours_is_given_a_command(path):
+    for service in load(path, FEDMVC_KIT="/kit")["services"].values():
+        names = {argv[0] for argv in command_lines(service)}
+        assert names <= ({"nginx"} if "nginx" in service["image"] else set(APPS))
+        assert names
+
+
+def test_the_docs_give_commands_that_exist():
+    commands = list(commands_in(DOCS.read_text(encoding="utf-8")))
+
+    assert len(commands) >= 4
+    for argv in commands:
+        parse(argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["fedmvc-client", "worker", "--sit", "/site"], "--sit"),
+        (["fedmvc-client", "worker", "--site", "/site"], "socket"),
+        (["fedmvc-client", "wroker"], "wroker"),
+        (["fedmvc-server", "synthesize", "cardio", "--out", "x", "--n", "many"], "many"),
+    ],
+)
+def test_a_renamed_command_or_option_is_found(argv, words):
+    with pytest.raises(click.UsageError, match=words):
+        parse(argv)
