@@ -74,7 +74,8 @@ def test_a_bundle_with_code_is_refused_at_every_site_before_anything_of_it_is_us
         assert (facts["sha256"], facts["code"]) == (expected, 4)
         assert "carries code ('fedmvc_evil.py')" in facts["sentence"]
         assert facts["sentence"] in federation.log(f"executor-{name}")
-        assert list(federation.home(f"executor-{name}").rglob("*")) == []
+        left = {path.name for path in federation.home(f"executor-{name}").rglob("*")}
+        assert left <= {"source"}  # a random id that Flower draws for reports, which are off
         assert not (federation.home(f"node-{name}") / "apps").exists()
     assert not ran.exists()
 
