@@ -122,10 +122,11 @@ def _burning(fuse: _Fuse) -> Iterator[None]:
 
         return burning
 
-    calls = {name: before(getattr(os, name)) for name in ("fsync", "ftruncate", "link", "replace")}
+    changing = ("fsync", "ftruncate", "link", "replace")
+    calls: dict[str, Any] = {name: before(getattr(os, name)) for name in changing}
     with (
         mock.patch.object(sqlite3, "connect", traced),
-        mock.patch.multiple(os, write=torn, **calls),
+        mock.patch.multiple(os, **calls, write=torn),
     ):
         yield
 
@@ -145,12 +146,16 @@ def _in_child(
     epsilon_of_rho(COST.rho, POLICY.delta_budget)  # loads scipy here, not in every child
     reading, writing = os.pipe()
     write = os.write
+
+    def tell(text: str) -> None:
+        write(writing, f"{text}\n".encode())
+
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(reading)
-            work(lambda text: write(writing, f"{text}\n".encode()) and None)
+            work(tell)
             code = 0
         except BaseException:
             traceback.print_exc()

@@ -45,7 +45,7 @@ def random_cohorts(n_cohorts: int, seed: int) -> Iterator[tuple[list[Floats], Mo
     """Draw cohorts of 1 to 5 records, half of the values at the bounds, and a model for each."""
     rng = np.random.default_rng(seed)
     for _ in range(n_cohorts):
-        n, c = rng.integers(1, 6), rng.integers(1, 5)
+        n, c = int(rng.integers(1, 6)), int(rng.integers(1, 5))
         dims = rng.integers(1, 5, rng.integers(1, 4))
 
         def values(rows: int, d: int) -> Floats:
