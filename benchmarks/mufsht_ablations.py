@@ -278,8 +278,7 @@ def verdict(table: Table) -> list[str]:
         f"the sd of one row over seeds is {noise:.1f} points.",
         f"ACC of the full loop less the gated profile's: "
         f"{gap(table, FULL, 'gated profile (default)', 'acc')}.",
-        f"Weights by NMI less uniform ones over 5 sites, ACC: full "
-        f"{of_full}, gated {of_gated}.",
+        f"Weights by NMI less uniform ones over 5 sites, ACC: full {of_full}, gated {of_gated}.",
     ]
 
 

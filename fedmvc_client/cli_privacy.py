@@ -179,7 +179,7 @@ def keygen(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to make; by default the one that [keys] in site.toml names."),
+        typer.Option(help="File to make; by default the one that site.toml names in its keys."),
     ] = None,
     passphrase: Annotated[
         bool,
