@@ -386,6 +386,10 @@ NOISY_LIES = {
         ),
         8, "asks about 2 starts, the plan has 1",
     ),
+    "an enormous bandwidth": (
+        "before", second_round, round_with(bandwidth=lambda b: b * 1e18), 8,
+        "the bandwidth is the plan's 1, no other",
+    ),
     "a survivor set below n - d": (
         "before", unmasks, changed(survivors=FOUR[:2]), 8, "at least 3 of the 4",
     ),
