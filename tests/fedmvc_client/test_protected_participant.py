@@ -8,6 +8,7 @@ import pytest
 
 from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.schema import DataSchema
+from configs.site import Device
 from fedmvc_client.participants.fedhk_sums import FedHKSums
 from fedmvc_client.participants.kinds import kind_of
 from fedmvc_client.sources import ArraySource, Records
@@ -51,11 +52,11 @@ def plan_of(heat_kernel):
     return noisy_plan(n_clusters=2, heat_kernel=heat_kernel)
 
 
-def summands(plan, views, **changes):
+def summands(plan, views, *, device=None, **changes):
     """Return the site's half of the method, ready for a round."""
     held = {f"view_{h}": view for h, view in enumerate(views) if view is not None}
     n = next(view.shape[0] for view in views if view is not None)
-    source = ArraySource("site", views, schema_of(BOUNDS))
+    source = ArraySource("site", views, schema_of(BOUNDS), device)
     sums = FedHKSums(plan, RUN, source, Records(tuple(map(str, range(n))), held))
     kernel = plan.settings(1).heat_kernel
     ids = (RUN, plan.plan_id)
@@ -163,6 +164,15 @@ def test_a_view_that_only_the_server_knows_is_refused():
     request = m.PrepareRequest(RUN, plan.plan_id, ("view_0", "view_9"), np.array([2, 4]))
     with pytest.raises(ProtocolError, match="names view 'view_9', which no schema here has"):
         sums.adopt(request)
+
+
+def test_with_noise_a_site_computes_in_float64():
+    """In float32 a record would change the rounding of all others by more than the noise hides."""
+    plan, rng = plan_of("one"), np.random.default_rng(4)
+    views = [rng.uniform(0, 4, (500, 2)), rng.uniform(100, 102, (500, 1))]
+    request = round_of(plan, rng)
+    single = summands(plan, views, device=Device(dtype="float32")).sums(request)
+    np.testing.assert_array_equal(single, summands(plan, views).sums(request))
 
 
 def test_a_sum_needs_the_scaling_first():
