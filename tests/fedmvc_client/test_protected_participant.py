@@ -48,8 +48,8 @@ def schema_of(bounds):
     return DataSchema.parse({"id": "id", "views": views})
 
 
-def plan_of(heat_kernel):
-    return noisy_plan(n_clusters=2, heat_kernel=heat_kernel)
+def plan_of(heat_kernel, bandwidth=1.0):
+    return noisy_plan(n_clusters=2, heat_kernel=heat_kernel, bandwidth=bandwidth)
 
 
 def summands(plan, views, *, device=None, **changes):
@@ -76,7 +76,7 @@ def summands(plan, views, *, device=None, **changes):
     return sums
 
 
-def round_of(plan, rng, *, bandwidth=None):
+def round_of(plan, rng):
     """Ask for any point within the bounds, the corners among them."""
     corner = rng.random() < 0.3
     points = (
@@ -85,7 +85,7 @@ def round_of(plan, rng, *, bandwidth=None):
     )
     return m.RoundRequest(
         RUN, plan.plan_id, 1, np.arange(1), tuple(points), rng.dirichlet(np.ones(2), 1),
-        np.full((1, 2), bandwidth or 10.0 ** rng.uniform(-3, 4)), -1, np.zeros((1, 0), np.int64),
+        np.full((1, 2), plan.settings(1).bandwidth), -1, np.zeros((1, 0), np.int64),
     )  # fmt: skip
 
 
@@ -107,11 +107,11 @@ def records(rng, n):
 @pytest.mark.parametrize("heat_kernel", KERNELS)
 def test_one_record_more_moves_a_release_by_at_most_its_sensitivity(heat_kernel):
     """Outliers, missing cells and any point within the bounds included."""
-    plan = plan_of(heat_kernel)
-    noise = heat_kernel_noise(plan, [2, 1])
     worst = 0.0
     for seed in range(40):
         rng = np.random.default_rng(seed)
+        plan = plan_of(heat_kernel, bandwidth=10.0 ** rng.uniform(-3, 4))
+        noise = heat_kernel_noise(plan, [2, 1])
         views = records(rng, 12)
         request = round_of(plan, rng)
         whole = summands(plan, views).sums(request)
@@ -125,7 +125,7 @@ def test_one_record_more_moves_a_release_by_at_most_its_sensitivity(heat_kernel)
 
 def test_a_missing_cell_counts_as_the_middle_of_its_bounds_and_a_far_one_as_the_bound():
     plan = plan_of("one")
-    request = round_of(plan, np.random.default_rng(0), bandwidth=1.0)
+    request = round_of(plan, np.random.default_rng(0))
     odd = [np.array([[np.nan, 1.0], [1e9, -7.0]]), np.array([[101.0], [np.inf]])]
     even = [np.array([[5.0, 1.0], [10.0, -4.0]]), np.array([[101.0], [102.0]])]
     np.testing.assert_array_equal(
@@ -135,7 +135,7 @@ def test_a_missing_cell_counts_as_the_middle_of_its_bounds_and_a_far_one_as_the_
 
 def test_a_record_without_a_view_adds_nothing_to_it():
     plan = plan_of("minmax")
-    request = round_of(plan, np.random.default_rng(1), bandwidth=1.0)
+    request = round_of(plan, np.random.default_rng(1))
     rows = [np.array([[5.0, 1.0], [np.nan, np.nan]]), np.array([[101.0], [np.nan]])]
     alone = [view[:1] for view in rows]
     np.testing.assert_allclose(
