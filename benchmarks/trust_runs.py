@@ -118,7 +118,7 @@ def far_centres_row() -> Row:
 
 def _moved_out(widths: float, replies: list[Any], worker: Any, body: bytes) -> bytes:
     """Hand a request on; a round's centres lie some widths above the upper bounds."""
-    request = from_bytes(body)
+    request: Any = from_bytes(body)
     bodies = getattr(request, "bodies", ())
     last = from_bytes(bodies[-1].tobytes()) if bodies else None
     if not isinstance(last, RoundRequest):
