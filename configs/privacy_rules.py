@@ -55,7 +55,7 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
         if dropouts is None:
             dropouts = default_dropouts(len(names), colluders) if mechanism == "gaussian" else 0
             filled["tolerated_dropouts"] = dropouts
-        if isinstance(dropouts, int):
+        if isinstance(dropouts, int) and names:
             filled["threshold"] = len(names) - dropouts
     plan = {**fields, "privacy": {**filled, **privacy}}
     if masked and isinstance(names, list | tuple):

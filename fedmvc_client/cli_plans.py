@@ -106,8 +106,8 @@ def show(
 @plans.command()
 def approve(
     plan: PlanArgument,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs may begin.")] = 1,
-    days: Annotated[int, typer.Option(min=1, help="For how many days.")] = 30,
+    runs: Annotated[int, typer.Option(min=1, max=1000, help="How many runs may begin.")] = 1,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how many days.")] = 30,
     site: SiteOption = Path("."),
     as_json: JsonOption = False,
 ) -> None:
@@ -278,7 +278,11 @@ def _print_costs(report: dict[str, Any]) -> None:
         at = "" if cost["delta"] is None else f" at delta {cost['delta']:g}"
         print(
             f"cost      epsilon {cost['epsilon']:g}{at} in {cost['releases']} releases "
-            f"({cost['mechanism']}): {shown(cost['from_budget'])} of the budget"
+            f"({cost['mechanism']}): takes {shown(cost['from_budget'])} of what is left"
+        )
+        print(
+            "          (at the budget's own delta, together with earlier runs: costs do not simply "
+            "add)"
         )
     print(f"budget    {in_words(budget)}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -265,7 +267,17 @@ def _passphrase(ask: bool) -> bytes | None:
 
     given = os.environ.get(PASSPHRASE)
     if ask:
-        given = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True, err=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # it would be seen on the screen
+            try:
+                given = typer.prompt(
+                    "Passphrase", hide_input=True, confirmation_prompt=True, err=True
+                )
+            except getpass.GetPassWarning as error:
+                raise ConfigError(
+                    f"there is no terminal to ask for a passphrase: give it in {PASSPHRASE} and "
+                    "leave --passphrase out"
+                ) from error
     if given is None:
         return None
     if not 1 <= len(given.encode()) <= _LONGEST_PASSPHRASE:

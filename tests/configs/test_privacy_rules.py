@@ -137,6 +137,7 @@ def test_a_plain_plan_has_no_secure_terms():
         ({**MASKED, "participants": [*SITES, "st-anna"]}, {}, "lists site 'st-anna' twice"),
         ({**MASKED, "participants": ["a b"]}, {}, "participants[0] is 'a b'; allowed"),
         ({"secure_aggregation": True}, {}, "privacy.participants is empty"),
+        ({"secure_aggregation": True, "participants": []}, {}, "privacy.participants is empty"),
         (
             {**MASKED, "participants": [*SITES, "x"], "tolerated_dropouts": 1},
             {},
