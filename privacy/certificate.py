@@ -44,8 +44,8 @@ _MASKED_ALONE = (
     "from) can single one record out of the sum of all sites",
 )
 _WEIGHED = (
-    "each site's NMI, which the server sees in the clear; a site that this gives nearly all of the "
-    "weight is nearly alone in the sum",
+    "each site's NMI, which the server sees in the clear, and by which, or by a lie about it, one "
+    "site can have up to half of the weight in a sum",
 )
 _USELESS = (f"that the result says anything: {SITE_LEVEL_UTILITY}",)
 _NEVER = (
