@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from configs.errors import ConfigError, FedMVCError
 from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
+from fedmvc_client.refusal_notes import RefusalNotes
 from privacy.audit import AuditLog
 from privacy.cohorts import FILE_NAME, SeparateCohorts
 from privacy.identity import given_passphrase, read_identity
@@ -23,9 +24,6 @@ from privacy.vault import Vault
 __all__ = ["FolderSafe", "MemorySafe", "Safe"]
 
 log = logging.getLogger("fedmvc.site")
-
-#: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
-_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 
 
 class Safe(abc.ABC):
@@ -81,6 +79,10 @@ class Safe(abc.ABC):
             audit=self.audit,
         )
 
+    @cached_property
+    def _refusals(self) -> RefusalNotes:
+        return RefusalNotes(self.audit)
+
     def note_refusal(self, request: object, error: FedMVCError) -> None:
         """Note in the audit log what was refused to whoever asked; never raises.
 
@@ -91,13 +93,7 @@ class Safe(abc.ABC):
         error : FedMVCError
         """
         try:
-            self.audit.write(
-                "request refused",
-                run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
-                request="" if request is None else type(request).__name__,
-                code=error.code,
-                sentence=error.public_message[:_LONGEST_SENTENCE],
-            )
+            self._refusals.note(request, error)
         except FedMVCError as fault:  # it is refused all the same
             log.error("%s", fault.public_message, extra={"local_detail": fault.local_detail})
 

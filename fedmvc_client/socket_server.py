@@ -35,6 +35,8 @@ _BACKLOG = 16
 _SIGNAL_POLL = 0.1
 #: Seconds that a request being computed gets when the service ends.
 _GRACE = 10.0
+#: Seconds between two looks for runs that nobody asks about any more.
+_TIDY_EVERY = 3600.0
 
 
 class WorkerServer:
@@ -55,6 +57,8 @@ class WorkerServer:
         Largest request accepted.
     io_timeout : float
         Seconds a client may take to send a request or to take a reply.
+    tidy_every : float
+        Seconds after which a worker ends its abandoned runs, also where nobody asks it anything.
 
     Raises
     ------
@@ -71,12 +75,14 @@ class WorkerServer:
         allowed_uids: Iterable[int] = (),
         max_bytes: int = MAX_BYTES,
         io_timeout: float = 60.0,
+        tidy_every: float = _TIDY_EVERY,
     ) -> None:
         self._worker = worker
         self._path = Path(path)
         self._allowed_uids = frozenset(allowed_uids) | {os.getuid()}
         self._max_bytes = max_bytes
         self._io_timeout = io_timeout
+        self._tidy_every = tidy_every
         self._wake_reader, self._wake_writer = socket.socketpair()
         try:
             self._listener = _listen(self._path, mode)
@@ -96,13 +102,19 @@ class WorkerServer:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._listener, selectors.EVENT_READ)
                 selector.register(self._wake_reader, selectors.EVENT_READ)
+                due = time.monotonic() + self._tidy_every
                 while True:
-                    ready = {key.fileobj for key, _ in selector.select()}
+                    patience = max(due - time.monotonic(), 0.0)
+                    ready = {key.fileobj for key, _ in selector.select(patience)}
                     if self._wake_reader in ready:
                         return
-                    connection, _ = self._listener.accept()
-                    with connection:
-                        self._answer(connection)
+                    if self._listener in ready:
+                        connection, _ = self._listener.accept()
+                        with connection:
+                            self._answer(connection)
+                    if time.monotonic() >= due:
+                        self._tidy()
+                        due = time.monotonic() + self._tidy_every
         finally:
             self.close()
 
@@ -151,6 +163,15 @@ class WorkerServer:
             # A worker replies a refusal and never raises; if it does, this site goes on serving.
             _LOG.exception("site %s: the worker failed", self._worker.site)
             return FrameStatus.FAILED, b""
+
+    def _tidy(self) -> None:
+        end_abandoned = getattr(self._worker, "end_abandoned", None)
+        if end_abandoned is None:  # a worker that keeps nothing
+            return
+        try:
+            end_abandoned()
+        except Exception:  # it is tried again, and whoever asks is told
+            _LOG.exception("site %s: abandoned runs could not be ended", self._worker.site)
 
     def _send(self, connection: socket.socket, status: FrameStatus, body: bytes = b"") -> None:
         send_frame(connection, status, body, time.monotonic() + self._io_timeout)

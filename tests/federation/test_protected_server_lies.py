@@ -79,6 +79,16 @@ def second_round(request):
     return is_round(request, 2)
 
 
+def third_round(request):
+    return is_round(request, 3)
+
+
+def surveyed_less(request):
+    """Ask for the moments of one view alone."""
+    honest = from_bytes(request.bodies[0].tobytes())
+    return dataclasses.replace(honest, views=honest.views[:1], n_columns=honest.n_columns[:1])
+
+
 def changed(**changes):
     return lambda request: dataclasses.replace(request, **changes)
 
@@ -274,6 +284,19 @@ LIES = {
     ),
     "another exchange to unmask": (
         "before", unmasks, changed(exchange=3), "exchange 3 is to be opened and its last one is 2",
+    ),
+    "other centres for a round that was answered": (
+        "before", third_round,
+        round_with(round=2, centers=lambda a: tuple(view * 0.99 for view in a)),
+        "has answered another RoundRequest of round 2",
+    ),
+    "a round of the past": (
+        "before", third_round, round_with(round=1), "asked for round 1 after round 2",
+    ),
+    "another survey": (
+        "before", second_round,
+        lambda r: dataclasses.replace(r, bodies=(as_array(to_bytes(surveyed_less(r))),)),
+        "has answered another PrepareRequest",
     ),
     "far centres at the end": (
         "before", lambda r: isinstance(inner(r), m.FinishRequest),
@@ -545,6 +568,31 @@ def test_a_site_told_other_survivors_than_the_rest_takes_no_further_part(four):
 
 
 # -- runs that nobody allowed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("kind", [m.SumRequest, m.UnmaskRequest])
+def test_nothing_leaves_a_run_whose_plan_was_rejected(three, monkeypatch, noisy, kind):
+    """Rejected before a sum, or after its vector left and before the shares that open it."""
+    plan = noisy_plan(NAMES, max_rounds=3) if noisy else PLAN
+    workers = protected_workers(three)
+    safe, left = workers[SITE].source.safe, []
+
+    def change(worker, body):
+        request = from_bytes(body)
+        if isinstance(request, kind) and request.exchange == 2:
+            safe.register.reject(plan.plan_id)
+            left.append(len(events(worker)))
+        return worker.handle(body)
+
+    with passing_time(monkeypatch):
+        result = federate(plan, workers, change={SITE: change})
+    assert result.status != "completed"
+    after = events(workers[SITE])[left[0] :]
+    assert set(after) <= {"request refused", "budget returned", "run closed", "run finished"}
+    assert after[-1] == "run finished"  # its closing is answered
+    sentence = events(workers[SITE], "request refused")[0]["sentence"]
+    assert f"has rejected plan {plan.plan_id[:12]}" in sentence
 
 
 def with_policy(worker, **changes):

@@ -183,16 +183,19 @@ def test_a_sum_needs_the_scaling_first():
         sums.sums(round_of(plan, np.random.default_rng(0)))
 
 
-def test_more_records_than_the_plan_allows_are_refused_with_both_numbers():
+def test_more_records_than_the_plan_allows_are_refused_without_their_number():
     sites, _ = clustered_sites(3)
     plan = noisy_plan(privacy={"max_rows": 39})
     source = protected_workers(sites)["site-00"].source
     with pytest.raises(PolicyRefused, match="'site-00' declined") as raised:
         kind_of(plan).begin(plan, RUN, source, source.load())
-    assert "has 40 rows; privacy.max_rows is 39" in raised.value.local_detail
+    assert "more rows than privacy.max_rows, 39" in raised.value.local_detail
+    assert "40 rows" in raised.value.local_detail
     masked = protected_plan(sites, privacy={"max_rows": 39})
-    with pytest.raises(DataRefused, match=r"has 40 rows; privacy\.max_rows is 39"):
+    with pytest.raises(DataRefused, match=r"more rows than privacy\.max_rows, 39") as raised:
         kind_of(masked).begin(masked, RUN, source, source.load())
+    assert "40" not in raised.value.public_message
+    assert raised.value.local_detail == "40 rows"
 
 
 # -- what is written down --------------------------------------------------------------------
@@ -211,6 +214,24 @@ def asked():
     result = federate(noisy_plan(), protected_workers(sites), change={"site-00": spy})
     assert result.status == "completed", result.stop_reason
     return sites, requests
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, DataRefused])
+def test_with_noise_an_error_that_nobody_expected_reads_like_any_other(
+    asked, monkeypatch, caplog, error
+):
+    def fail(self, request):
+        raise error("82.25 kg")
+
+    sites, requests = asked
+    worker = protected_workers(sites)["site-00"]
+    ask(worker, requests[0])
+    monkeypatch.setattr(FedHKSums, "sums", fail)
+    reply = ask(worker, next(r for r in requests if is_round(r, 1)))
+    assert (reply.code, reply.message) == (4, "site 'site-00' declined")
+    (noted,) = events(worker, "request refused")
+    assert (noted["code"], noted["sentence"]) == (4, reply.message)
+    assert "82.25" in caplog.text  # in the site's own log
 
 
 def test_a_release_is_noted_by_sizes_and_hashes_alone(asked):

@@ -1,10 +1,12 @@
 import dataclasses
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from configs.errors import BudgetExceeded, ConfigError, ProtocolError
 from configs.site import Policy, SiteConfig
+from fedmvc_client.refusal_notes import MOST_A_DAY, RefusalNotes
 from fedmvc_client.safe import FolderSafe, MemorySafe
 from fedmvc_server.site_keys import draw_keys, write_keys
 from privacy.identity import PASSPHRASE, make_identity
@@ -116,6 +118,28 @@ def test_what_a_request_names_itself_cannot_fill_the_log(folder):
     safe.note_refusal(request, ProtocolError("y" * 10**6))
     (facts,) = refusals(safe)
     assert (len(facts["run_id"]), len(facts["sentence"])) == (64, 1000)
+
+
+def test_a_flood_of_one_kind_is_counted_and_hides_no_other(folder):
+    notes, audit = RefusalNotes(safe_of(folder).audit), safe_of(folder).audit
+    monday = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    for i in range(MOST_A_DAY + 30):
+        request = m.KeysRequest(f"{i:032x}", "")
+        notes.note(request, ProtocolError(f"knows no run {i}"), monday)
+    notes.note(m.UnmaskRequest(RUN, "", 1, ()), ProtocolError("a lie"), monday)
+    lines = [(e.event, e.facts.get("request")) for e in audit.entries()]
+    assert lines.count(("request refused", "KeysRequest")) == MOST_A_DAY
+    assert lines[-2:] == [
+        ("refusals only counted", "KeysRequest"),
+        ("request refused", "UnmaskRequest"),
+    ]
+    notes.note(request, ProtocolError("again"), monday + timedelta(days=1))
+    counted, again = audit.entries()[-2:]
+    assert counted.event == "refusals counted"
+    assert counted.facts == {
+        "request": "KeysRequest", "code": 8, "day": "2026-03-02", "not_noted": 30,
+    }  # fmt: skip
+    assert again.facts["sentence"] == "again"
 
 
 def test_a_log_that_cannot_be_written_stops_no_refusal(folder, caplog):
