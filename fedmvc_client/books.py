@@ -89,16 +89,19 @@ def verify_audit(safe: Safe, heads: Iterable[str] = ()) -> None:
 
 
 def verify_books(safe: Safe) -> None:
-    """Check ledger, audit log and register, each by itself and against the others.
+    """Check ledger, audit log and register by themselves, against each other and the results.
 
     Raises
     ------
+    ConfigError
+        If a certificate in ``results`` cannot be read.
     PolicyRefused
-        Where one of them was edited or lacks what another vouches for.
+        Where one of them was edited or lacks what another or a certificate vouches for.
     """
+    folder = safe.folder
     if _has_ledger(safe):
-        verify_ledger(safe)
-    verify_audit(safe)
+        verify_ledger(safe, () if folder is None else certified_heads(folder, LEDGER_HEAD))
+    verify_audit(safe, () if folder is None else certified_heads(folder, AUDIT_HEAD))
 
 
 def _noted_heads(safe: Safe) -> list[str]:
@@ -110,7 +113,8 @@ def _noted_heads(safe: Safe) -> list[str]:
 def _has_ledger(safe: Safe) -> bool:
     """Say whether there is, or was, a ledger: a site that never paid for anything has none."""
     there = safe.state is None or (safe.state / "ledger.db").exists()
-    return there or bool(_noted_heads(safe))
+    certified = safe.folder is not None and certified_heads(safe.folder, LEDGER_HEAD)
+    return there or bool(_noted_heads(safe)) or bool(certified)
 
 
 def certified_heads(folder: Path, key: str, others: Sequence[Path] = ()) -> list[str]:

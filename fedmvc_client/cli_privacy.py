@@ -38,11 +38,13 @@ def show_budget(site: SiteOption = Path("."), as_json: JsonOption = False) -> No
     """Say what of this site's privacy budget is spent, reserved and left.
 
     The budget (policy.epsilon_budget at policy.delta_budget) belongs to the cohort's name, not to
-    a file: a new export of the same patients renews nothing.
+    a file: a new export of the same patients renews nothing. Exit code 4 where the site's books
+    lack something.
     """
-    from fedmvc_client.books import LookedAtSafe
+    from fedmvc_client.books import LookedAtSafe, verify_books
 
     safe = LookedAtSafe(site, SiteConfig.load(site))
+    verify_books(safe)  # a budget read from books that lack something would be too large
     report = finite(asdict(safe.ledger.status()))
     open_runs = list(safe.ledger.open_runs())
     if as_json:
@@ -126,10 +128,11 @@ def verify_log(
     certificate: CertificateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no line of the audit log (state/audit.jsonl) was edited, forged or cut off.
+    """Check that the audit log (state/audit.jsonl) holds every line that something vouches for.
 
-    Each line carries the hash of all lines before it, and the privacy ledger and the certificates
-    name lines that must be there. Exit code 4 where it breaks.
+    Each line carries the hash of all lines before it; ledger, register and certificates name lines
+    that must be there. What was written after the last of these could be cut off unseen: keep
+    certificates elsewhere. Exit code 4 where it breaks.
     """
     from fedmvc_client.books import AUDIT_HEAD, LookedAtSafe, certified_heads, verify_audit
 

@@ -199,15 +199,29 @@ class ProtectedParticipant(abc.ABC):
         try:
             for body in bodies[:-1]:
                 self._adopt(body.tobytes())
-            return answer(from_bytes(bodies[-1].tobytes()))
+            asked = bodies[-1].tobytes()
+            self._refuse_second(asked)
+            return answer(from_bytes(asked))
         except (DataRefused, PolicyRefused) as error:
             raise self._declined(error) from error
 
     def _adopt(self, body: bytes) -> None:
         """Adopt a request, once: every sum brings along what a site that was away would lack."""
         if body not in self._adopted:
+            self._refuse_second(body)
             self._method.adopt(from_bytes(body))
             self._adopted.append(body)
+
+    def _refuse_second(self, body: bytes) -> None:
+        """Refuse another request of a kind that was adopted: what is in force is what sums carry.
+
+        A site that had taken the other one in between would sum something else than the rest.
+        """
+        kind = type(from_bytes(body))
+        if any(type(from_bytes(kept)) is kind and kept != body for kept in self._adopted):
+            raise ProtocolError(
+                f"site '{self.site}' was sent another {kind.__name__} than the run began with"
+            )
 
     def _declined(self, error: FedMVCError) -> FedMVCError:
         """Hide from the server what in the data made a run impossible, or how many they are."""

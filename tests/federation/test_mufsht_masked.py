@@ -334,18 +334,16 @@ def test_sites_that_were_asked_differently_give_a_sum_of_nothing(opened):
     assert chisquare(nibbles([first])).pvalue < 1e-12
 
 
-def test_a_scaling_that_one_site_was_sent_besides_spoils_its_next_sum(opened, monkeypatch):
-    """An origin of its own, adopted before a question whose last request is refused."""
+def test_a_scaling_that_one_site_was_sent_besides_ends_its_part(opened, monkeypatch):
+    """An origin of its own, adopted before the honest one comes."""
 
     def change(worker, body):
         message = from_bytes(body)
-        asked = asked_of_method(message)
-        if isinstance(message, m.AskRequest) and asked.round == 1:
-            for factor in (1.0, 0.999):
-                scale = from_bytes(message.bodies[1].tobytes())
-                scale = dataclasses.replace(scale, origin=scale.origin * factor)
-                bodies = (message.bodies[0], as_array(to_bytes(scale)), as_array(b"nothing"))
-                worker.handle(to_bytes(dataclasses.replace(message, bodies=bodies)))
+        if isinstance(message, m.AskRequest) and asked_of_method(message).round == 1:
+            scale = from_bytes(message.bodies[1].tobytes())
+            scale = dataclasses.replace(scale, origin=scale.origin * 0.999)
+            bodies = (message.bodies[0], as_array(to_bytes(scale)), *message.bodies[2:])
+            worker.handle(to_bytes(dataclasses.replace(message, bodies=bodies)))
         return worker.handle(body)
 
     workers = protected_workers(SITES)
@@ -353,7 +351,9 @@ def test_a_scaling_that_one_site_was_sent_besides_spoils_its_next_sum(opened, mo
         result = federate(TWO, workers, change={"site-00": change})
     assert result.status != "completed"
     assert len(opened) == 2
-    assert OTHERS in refusals(workers["site-00"])[-1]
+    first, *_, last = refusals(workers["site-00"])
+    assert OTHERS in first
+    assert "another ScalingRequest than the run began with" in last
 
 
 def test_a_start_of_round_1_that_the_seed_does_not_give_is_refused(opened, monkeypatch):

@@ -67,6 +67,15 @@ class Liar:
                 self.replies[name] = ask(worker, make(request))
 
 
+def halved_scaling(request):
+    """Carry along a scaling of half the size, to a site that adopted the honest one."""
+    honest = from_bytes(request.bodies[1].tobytes())
+    own = dataclasses.replace(honest.scaling[0], scale=honest.scaling[0].scale * 0.5)
+    carried = dataclasses.replace(honest, scaling=(own, *honest.scaling[1:]))
+    bodies = (request.bodies[0], as_array(to_bytes(carried)), *request.bodies[2:])
+    return dataclasses.replace(request, bodies=bodies)
+
+
 def of_kind(kind):
     return lambda request: isinstance(request, kind)
 
@@ -216,6 +225,9 @@ LIES = {
         "before", lambda r: isinstance(inner(r), m.PrepareRequest),
         asking(lambda asked: dataclasses.replace(asked, views=("view_0", "spies"))),
         "view 'spies', which no schema here has",
+    ),
+    "another scaling than before": (
+        "before", second_round, halved_scaling, "another SeedRequest than the run began with",
     ),
     "an exchange of the past": (
         "before", second_round, changed(exchange=1), "exchange 1",
