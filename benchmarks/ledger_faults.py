@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -22,14 +23,15 @@ from unittest import mock
 
 from configs.errors import BudgetExceeded, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
-from configs.site import Policy
+from configs.site import Policy, SiteConfig
 from fedmvc_client.books import verify_audit, verify_ledger
-from fedmvc_client.safe import Safe
+from fedmvc_client.safe import FolderSafe, Safe
 from privacy.accountant import epsilon_of_rho
 from privacy.ledger import Cost
 
 PLAN = RunPlan.parse({"method": "fedhk-mvfc", "n_clusters": 3})
 POLICY = Policy(epsilon_budget=2.0)
+SITE = SiteConfig(name="west", data={"ecg": "ecg.csv"}, policy=POLICY)
 RELEASES = 3
 COST = Cost("gaussian", RELEASES, 0.01, 0.02, 3.0, 1.0, 0.0)
 RUN, OTHER = "a" * 32, "b" * 32
@@ -46,7 +48,7 @@ def site_folder() -> tempfile.TemporaryDirectory[str]:
 
 def open_books(folder: Path) -> Safe:
     """Open the books of a site's folder, as a worker does when it starts."""
-    return Safe("west", POLICY, folder)
+    return FolderSafe(folder, SITE)
 
 
 #: What a process does in a site's folder, given a way to tell what cannot be taken back.
@@ -120,10 +122,11 @@ def _burning(fuse: _Fuse) -> Iterator[None]:
 
         return burning
 
-    calls = {name: before(getattr(os, name)) for name in ("fsync", "ftruncate", "link", "replace")}
+    changing = ("fsync", "ftruncate", "link", "replace")
+    calls: dict[str, Any] = {name: before(getattr(os, name)) for name in changing}
     with (
         mock.patch.object(sqlite3, "connect", traced),
-        mock.patch.multiple(os, write=torn, **calls),
+        mock.patch.multiple(os, **calls, write=torn),
     ):
         yield
 
@@ -143,13 +146,19 @@ def _in_child(
     epsilon_of_rho(COST.rho, POLICY.delta_budget)  # loads scipy here, not in every child
     reading, writing = os.pipe()
     write = os.write
+
+    def tell(text: str) -> None:
+        write(writing, f"{text}\n".encode())
+
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(reading)
-            work(lambda text: write(writing, f"{text}\n".encode()) and None)
+            work(tell)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     os.close(writing)

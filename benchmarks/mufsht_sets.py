@@ -187,6 +187,7 @@ def federated_run(
 def federated_orders(result: RunResult) -> dict[str, Ints]:
     """Orders by a run's ranking and by the lengths of the rows of its weights."""
     selection = result.selection
+    assert selection is not None
     return {"gated pivot": selection.ranking, "row norm": order_by_scores(selection.scores)}
 
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def naive_mask(values: Ring, site: str, seed: bytes, pair_keys: dict[str, bytes]
 
 def masking_rows(n_numbers: int, naive_numbers: int) -> list[tuple[object, ...]]:
     """Measure the masking of one vector with 3, 8, 16 and 32 participants."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for n_sites in (3, 8, 16, 32):
         keys = {f"site-{i:02d}": os.urandom(32) for i in range(1, n_sites)}
         seed = os.urandom(32)
@@ -76,8 +77,8 @@ def masking_rows(n_numbers: int, naive_numbers: int) -> list[tuple[object, ...]]
         assert np.array_equal(
             mask(few, "site-00", seed, keys), naive_mask(few, "site-00", seed, keys)
         )
-        seconds = timed(lambda v=values, s=seed, k=keys: mask(v, "site-00", s, k), 5)
-        naive = timed(lambda v=few, s=seed, k=keys: naive_mask(v, "site-00", s, k))
+        seconds = timed(partial(mask, values, "site-00", seed, keys), 5)
+        naive = timed(partial(naive_mask, few, "site-00", seed, keys))
         rate = values.nbytes / seconds / 1e6
         naive_rate = few.nbytes / naive / 1e6
         rows.append((n_sites, seconds, rate, rate * n_sites, naive_rate, rate / naive_rate))

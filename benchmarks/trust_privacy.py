@@ -9,9 +9,9 @@ from benchmarks.trust_accountant import accountant_row
 from benchmarks.trust_audit import audit_row
 from benchmarks.trust_rows import print_rows
 from benchmarks.trust_sampler import low_bit_row
-from benchmarks.trust_sensitivity import sensitivity_row
+from benchmarks.trust_sensitivity import rounding_row, sensitivity_row
 
-ROWS = (accountant_row, sensitivity_row, low_bit_row, audit_row)
+ROWS = (accountant_row, sensitivity_row, rounding_row, low_bit_row, audit_row)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ Run with ``python -m benchmarks.trust_runs``; exits 1 where a line is not reache
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,8 +18,16 @@ from benchmarks.trust_rows import Row, print_rows
 from fedmvc_server.cardio import N_PHENOTYPES, cardio_views
 from fedmvc_server.runner import RunResult
 from fedmvc_server.simulation import simulate
+from strategies.messages import Refusal, RoundRequest, as_array, from_bytes, to_bytes
+from tests.federation.harness import federate
+from tests.federation.protected_harness import (
+    clustered_sites,
+    noisy_plan,
+    protected_plan,
+    protected_workers,
+)
 
-__all__ = ["equality_row", "federated_accuracy"]
+__all__ = ["equality_row", "far_centres_row", "federated_accuracy"]
 
 _SITES = 3
 #: Largest difference of a centre, in the data's units.
@@ -85,7 +95,45 @@ def federated_accuracy(seed: int, epsilon: float, heat_kernel: str, n: int) -> f
     return accuracy(labels, found)
 
 
-ROWS = tuple(partial(equality_row, name) for name in ("exact", "weighted", "fedavg"))
+def far_centres_row() -> Row:
+    """Send all sites centres outside the declared bounds, where a sum could hold one record."""
+    refused = asked = 0
+    sites = clustered_sites(_SITES)[0]
+    for plan in (protected_plan(sites), noisy_plan(sites)):
+        for widths in (1e-6, 1.0, 1e6):
+            replies: list[Any] = []
+            workers = protected_workers(sites)
+            lie = partial(_moved_out, widths, replies)
+            result = federate(plan, workers, change=dict.fromkeys(workers, lie))
+            assert result.model is None
+            asked += len(replies)
+            refused += sum(isinstance(reply, Refusal) and reply.code == 8 for reply in replies)
+    return Row(
+        "centres outside the bounds, by 1e-6 to 1e6 widths, with masks and with masks and noise",
+        f"{refused} of {asked} requests refused by the sites",
+        "all of them, of every site",
+        0 < asked == refused,
+    )
+
+
+def _moved_out(widths: float, replies: list[Any], worker: Any, body: bytes) -> bytes:
+    """Hand a request on; a round's centres lie some widths above the upper bounds."""
+    request: Any = from_bytes(body)
+    bodies = getattr(request, "bodies", ())
+    last = from_bytes(bodies[-1].tobytes()) if bodies else None
+    if not isinstance(last, RoundRequest):
+        return bytes(worker.handle(body))
+    far = dataclasses.replace(last, centers=tuple(1.0 + widths + 0 * a for a in last.centers))
+    lie = dataclasses.replace(request, bodies=(*bodies[:-1], as_array(to_bytes(far))))
+    reply = worker.handle(to_bytes(lie))
+    replies.append(from_bytes(reply))
+    return bytes(reply)
+
+
+ROWS: tuple[Callable[[], Row], ...] = (
+    *(partial(equality_row, name) for name in ("exact", "weighted", "fedavg")),
+    far_centres_row,
+)
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from configs.errors import DataRefused
@@ -9,7 +10,7 @@ from configs.errors import DataRefused
 if TYPE_CHECKING:
     from configs.plan import RunPlan
 
-__all__ = ["one_view_only", "option_refusals", "refusal"]
+__all__ = ["largest_weight", "one_view_only", "option_refusals", "refusal"]
 
 _USE_EXACT = 'use aggregation = "exact"'
 _SINGLE_UPDATES = (
@@ -114,6 +115,8 @@ def option_refusals(plan: RunPlan) -> list[tuple[bool, str]]:
     rules: list[tuple[bool, str]] = []
     if plan.method == "fedhk-mvfc" and plan.protected:
         rules += _protected_sums(plan)
+    if plan.method == "fed-mufsht" and plan.protected and plan.privacy.mechanism == "none":
+        rules += _masked_selection(plan)
     if plan.privacy.mechanism == "gaussian":
         rules += _noisy_selection(plan) if plan.method == "fed-mufsht" else _noisy_sums(plan)
         rules.append(
@@ -157,6 +160,42 @@ def _protected_sums(plan: RunPlan) -> list[tuple[bool, str]]:
             bool(options.local_clusters),
             "fedhk.local_clusters makes the server match single sites' centres, which secure "
             "aggregation hides: leave local_clusters out",
+        ),
+    ]
+
+
+def largest_weight(n_sites: int, temperature: float) -> float:
+    """Return the most that one of the sites can weigh by Eq. 16 ("softmax"): q is 1, all others 0.
+
+    Parameters
+    ----------
+    n_sites : int
+    temperature : float
+        ``mufsht.agg_temp``.
+    """
+    return 1.0 / (1.0 + (n_sites - 1) * math.exp(-1.0 / temperature))
+
+
+def _masked_selection(plan: RunPlan) -> list[tuple[bool, str]]:
+    """Fed-MUFSHT with masked sums: weights that no lie about NMI makes those of one site."""
+    settings, n = plan.mufsht_settings(), len(plan.privacy.participants)
+    least = math.ceil(1000.0 / math.log(n - 1)) / 1000.0  # n >= 3
+    largest = largest_weight(n, settings.agg_temp)
+    way_out = (
+        "use 'uniform' (the default with secure aggregation), or 'softmax' with an agg_temp of "
+        f"{least:g} or more"
+    )
+    return [
+        (
+            settings.weighting == "linear",
+            "mufsht.weighting = 'linear' lets a server that lies about the sites' NMI give one of "
+            f"them all of the weight, so that the masked sum is its weights W alone: {way_out}",
+        ),
+        (
+            settings.weighting == "softmax" and largest > 0.5,
+            f"mufsht.weighting = 'softmax' with agg_temp = {settings.agg_temp:g} lets a server "
+            f"that lies about the sites' NMI give one of {n} sites {largest:.4f} of the weight, so "
+            f"that the masked sum is mostly its weights W: {way_out}",
         ),
     ]
 

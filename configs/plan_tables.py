@@ -170,7 +170,9 @@ class PrivacyOptions(Table):
     max_rows: int = Field(100_000, ge=1, le=2**40, description="a whole number of rows, 1 or more")
     min_contributors: int = Field(3, ge=1, description="a whole number, 1 or more")
     mechanism: Mechanism = "none"
-    epsilon: float | None = Field(None, gt=0.0, le=1000.0, description="a number above 0")
+    epsilon: float | None = Field(
+        None, gt=0.0, le=1000.0, description="a number above 0, at most 1000"
+    )
     delta: float | None = Field(
         None, gt=0.0, lt=1.0, description="a number above 0 and below 1, well below 1 / rows"
     )

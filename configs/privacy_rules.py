@@ -55,7 +55,7 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
         if dropouts is None:
             dropouts = default_dropouts(len(names), colluders) if mechanism == "gaussian" else 0
             filled["tolerated_dropouts"] = dropouts
-        if isinstance(dropouts, int):
+        if isinstance(dropouts, int) and names:
             filled["threshold"] = len(names) - dropouts
     plan = {**fields, "privacy": {**filled, **privacy}}
     if masked and isinstance(names, list | tuple):
@@ -71,7 +71,7 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
             options["acceleration"] = "none"
         if options:
             plan["fedhk"] = _filled(fields.get("fedhk"), options)
-    if method == "fed-mufsht" and mechanism == "gaussian":
+    if method == "fed-mufsht" and (masked or mechanism == "gaussian"):
         plan["mufsht"] = _filled(fields.get("mufsht"), {"weighting": "uniform"})
     if method == "tensor-fmvc" and mechanism == "randomised-response":
         plan = {"max_rounds": 0, **plan}  # the first labels have all of epsilon

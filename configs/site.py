@@ -58,7 +58,12 @@ class Policy(Table):
     delta_budget: float = Field(1e-4, ge=0.0, lt=1.0, description="a number from 0 to below 1")
     share_consistency: bool = Field(False, description="true or false")
     share_labels: bool = Field(False, description="true or false")
-    cohort: str = Field("", max_length=64, description="a name of at most 64 characters, or ''")
+    cohort: str = Field(
+        "",
+        max_length=64,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        description="a name of at most 64 characters on one line, or ''",
+    )
     auto_runs_a_month: int = Field(100, ge=0, description="a whole number, 0 or more")
 
 

@@ -7,15 +7,16 @@ when it begins; going on with it after an interruption is free, and an edited pl
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, PolicyRefused
 from configs.plan import RunPlan
 from configs.site import Policy
 from configs.values import check_whole
+from fedmvc_client.register_check import first_missing
 from fedmvc_client.run_rules import (
     AUTO,
     SCHEMA,
@@ -27,7 +28,7 @@ from fedmvc_client.run_rules import (
     participants_of,
     utc_text,
 )
-from privacy.audit import AuditLog
+from privacy.audit import AuditEntry, AuditLog
 from privacy.database import Database
 from privacy.key_files import replace_file
 
@@ -69,6 +70,9 @@ class PlanEntry:
 
 class Register:
     """Plans, decisions and runs of one site, in SQLite; durable before a call returns.
+
+    What is decided or begins is written here first and then noted in the audit log, so a register
+    that knows less than the log was put back from a copy (`verify`).
 
     Parameters
     ----------
@@ -247,22 +251,32 @@ class Register:
         now = now or datetime.now(UTC)
         with self._database.transaction() as connection:
             decision = self._rules.allowing(connection, run_id, plan, policy, now)
-            if decision is None:
-                return
-            connection.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                (
-                    run_id,
-                    plan.plan_id,
-                    utc_text(now),
-                    decision,
-                    policy.cohort,
-                    participants_of(plan),
-                    has_exact_sums(plan),
-                ),
-            )
-            allowed = "auto" if decision == AUTO else "approved"
+            if decision is not None:
+                connection.execute(
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    (
+                        run_id,
+                        plan.plan_id,
+                        utc_text(now),
+                        decision,
+                        policy.cohort,
+                        participants_of(plan),
+                        has_exact_sums(plan),
+                    ),
+                )
+            (by,) = connection.execute(
+                "SELECT decision FROM runs WHERE run_id = ?", (run_id,)
+            ).fetchone()
+        # a run that goes on may have been stopped before it was noted
+        if decision is not None or not self._noted_as_begun(run_id):
+            allowed = "auto" if by == AUTO else "approved"
             self._audit.write("run begun", run_id=run_id, plan_id=plan.plan_id, allowed=allowed)
+
+    def _noted_as_begun(self, run_id: str) -> bool:
+        return any(
+            entry.event == "run begun" and entry.facts.get("run_id") == run_id
+            for entry in self._audit.entries()
+        )
 
     def would_begin(
         self,
@@ -294,8 +308,18 @@ class Register:
             ended = connection.execute(
                 "UPDATE runs SET finished = 1 WHERE run_id = ? AND NOT finished", (run_id,)
             ).rowcount
-            if ended:
-                self._audit.write("run finished", run_id=run_id)
+        if ended:
+            self._audit.write("run finished", run_id=run_id)
+
+    def refuse_rejected(self, plan_id: str) -> None:
+        """Refuse what a run under way asks for where its plan has been rejected since.
+
+        Raises
+        ------
+        PolicyRefused
+        """
+        with self._database.transaction() as connection:
+            self._rules.refuse_rejected(connection, plan_id)
 
     def differing_sums(self, plan: RunPlan) -> str | None:
         """Say where a plan's sums and those of an earlier run together show a single site's.
@@ -307,6 +331,30 @@ class Register:
         """
         with self._database.transaction() as connection:
             return self._rules.differing(connection, plan)
+
+    # -- against the audit log ---------------------------------------------------------------
+
+    def verify(self, entries: Iterable[AuditEntry]) -> None:
+        """Check that the register knows of all decisions and runs that the audit log notes.
+
+        Parameters
+        ----------
+        entries : iterable of AuditEntry
+            All lines of the log, checked.
+
+        Raises
+        ------
+        PolicyRefused
+            Where it knows of less: it was put back from a copy, edited or removed.
+        """
+        with self._database.transaction() as connection:
+            missing = first_missing(connection, entries)
+        if missing is not None:
+            raise PolicyRefused(
+                f"register of site '{self._site}' was altered (the audit log notes {missing} and "
+                "it does not): take part in no run, find out who changed it, and restore the state "
+                "folder as it was last written"
+            )
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -331,12 +379,12 @@ class Register:
                 "VALUES (?, ?, ?, ?, ?)",
                 (plan_id, runs > 0, runs, utc_text(now), utc_text(expires)),
             )
-            if runs:
-                self._audit.write(
-                    "plan approved", plan_id=plan_id, runs=runs, expires=utc_text(expires)
-                )
-            else:
-                self._audit.write("plan rejected", plan_id=plan_id)
+        if runs:
+            self._audit.write(
+                "plan approved", plan_id=plan_id, runs=runs, expires=utc_text(expires)
+            )
+        else:
+            self._audit.write("plan rejected", plan_id=plan_id)
 
 
 def _entry(

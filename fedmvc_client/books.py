@@ -1,4 +1,8 @@
-"""A site's books, held against each other, and opened only to be looked at."""
+"""A site's books, held against each other, and opened only to be looked at.
+
+The ledger and the audit log name each other's heads; of the register the audit log notes every
+decision and every run. So none of the three can be put back from a copy alone.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +66,11 @@ def verify_ledger(safe: Safe, heads: Iterable[str] = ()) -> None:
     PolicyRefused
         Where one of the two was edited or lacks what the other vouches for.
     """
-    noted = [entry.facts.get(LEDGER_HEAD) for entry in safe.audit.entries()]
-    safe.ledger.verify([*heads, *(str(head) for head in noted if head is not None)])
+    safe.ledger.verify([*heads, *_noted_heads(safe)])
 
 
 def verify_audit(safe: Safe, heads: Iterable[str] = ()) -> None:
-    """Check the audit log by itself, against the ledger and against certificates.
+    """Check the audit log by itself, against ledger, register and certificates.
 
     Parameters
     ----------
@@ -78,21 +81,40 @@ def verify_audit(safe: Safe, heads: Iterable[str] = ()) -> None:
     Raises
     ------
     PolicyRefused
-        Where one of the two was edited or lacks what the other vouches for.
+        Where one of them was edited or lacks what another vouches for.
     """
-    safe.audit.verify([*heads, *safe.ledger.audit_heads()])
+    vouched = safe.ledger.audit_heads() if _has_ledger(safe) else ()
+    safe.audit.verify([*heads, *vouched])
+    safe.register.verify(safe.audit.entries())
 
 
 def verify_books(safe: Safe) -> None:
-    """Check ledger and audit log, each by itself and against the other.
+    """Check ledger, audit log and register by themselves, against each other and the results.
 
     Raises
     ------
+    ConfigError
+        If a certificate in ``results`` cannot be read.
     PolicyRefused
-        Where one of the two was edited or lacks what the other vouches for.
+        Where one of them was edited or lacks what another or a certificate vouches for.
     """
-    verify_ledger(safe)
-    verify_audit(safe)
+    folder = safe.folder
+    if _has_ledger(safe):
+        verify_ledger(safe, () if folder is None else certified_heads(folder, LEDGER_HEAD))
+    verify_audit(safe, () if folder is None else certified_heads(folder, AUDIT_HEAD))
+
+
+def _noted_heads(safe: Safe) -> list[str]:
+    """Return the ledger's heads that the audit log notes."""
+    noted = (entry.facts.get(LEDGER_HEAD) for entry in safe.audit.entries())
+    return [str(head) for head in noted if head is not None]
+
+
+def _has_ledger(safe: Safe) -> bool:
+    """Say whether there is, or was, a ledger: a site that never paid for anything has none."""
+    there = safe.state is None or (safe.state / "ledger.db").exists()
+    certified = safe.folder is not None and certified_heads(safe.folder, LEDGER_HEAD)
+    return there or bool(_noted_heads(safe)) or bool(certified)
 
 
 def certified_heads(folder: Path, key: str, others: Sequence[Path] = ()) -> list[str]:

@@ -27,6 +27,8 @@ plans = typer.Typer(
     help="What a plan would have this site do, and whether it may.", no_args_is_help=True
 )
 
+#: What a site without an identity key does.
+_KEYGEN = "make it with fedmvc-client keygen"
 PlanArgument = Annotated[
     str, typer.Argument(metavar="PLAN", help="Plan file (TOML), or the id of a plan seen here.")
 ]
@@ -106,8 +108,8 @@ def show(
 @plans.command()
 def approve(
     plan: PlanArgument,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs may begin.")] = 1,
-    days: Annotated[int, typer.Option(min=1, help="For how many days.")] = 30,
+    runs: Annotated[int, typer.Option(min=1, max=1000, help="How many runs may begin.")] = 1,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how many days.")] = 30,
     site: SiteOption = Path("."),
     as_json: JsonOption = False,
 ) -> None:
@@ -163,13 +165,19 @@ def refuse_plan(folder: Path, plan: RunPlan) -> None:
         Where the site's privacy budget does not cover it.
     """
     safe = _look_at(folder)
-    _refuse(safe, plan, _cost(folder, safe, plan))
+    _refuse(folder, safe, plan, _cost(folder, safe, plan))
 
 
-def _refuse(safe: Safe, plan: RunPlan, cost: Cost | None) -> None:
+def _refuse(folder: Path, safe: Safe, plan: RunPlan, cost: Cost | None) -> None:
+    from fedmvc_client.books import verify_books
     from fedmvc_client.policy import enforce_plan
+    from privacy.key_files import read_private
 
+    verify_books(safe)
     enforce_plan(safe.site, safe.policy, plan)
+    if plan.secure_terms() is not None:
+        safe.roster()
+        read_private(folder / SiteConfig.load(folder).keys.identity, "identity key", _KEYGEN)
     safe.register.would_begin(plan, safe.policy)
     if cost is not None:
         safe.ledger.refuse_dear("", cost)
@@ -180,8 +188,8 @@ def _standing(folder: Path, safe: Safe, plan: RunPlan) -> dict[str, Any]:
     cost = _cost(folder, safe, plan)
     refusal = None
     try:
-        _refuse(safe, plan, cost)
-    except (PolicyRefused, BudgetExceeded) as error:
+        _refuse(folder, safe, plan, cost)
+    except (PolicyRefused, BudgetExceeded, ConfigError) as error:
         refusal = error.public_message
     known = [each.status for each in safe.register.list() if each.plan_id == plan.plan_id]
     return {
@@ -278,7 +286,11 @@ def _print_costs(report: dict[str, Any]) -> None:
         at = "" if cost["delta"] is None else f" at delta {cost['delta']:g}"
         print(
             f"cost      epsilon {cost['epsilon']:g}{at} in {cost['releases']} releases "
-            f"({cost['mechanism']}): {shown(cost['from_budget'])} of the budget"
+            f"({cost['mechanism']}): takes {shown(cost['from_budget'])} of what is left"
+        )
+        print(
+            "          (at the budget's own delta, together with earlier runs: costs do not simply "
+            "add)"
         )
     print(f"budget    {in_words(budget)}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -36,11 +38,13 @@ def show_budget(site: SiteOption = Path("."), as_json: JsonOption = False) -> No
     """Say what of this site's privacy budget is spent, reserved and left.
 
     The budget (policy.epsilon_budget at policy.delta_budget) belongs to the cohort's name, not to
-    a file: a new export of the same patients renews nothing.
+    a file: a new export of the same patients renews nothing. Exit code 4 where the site's books
+    lack something.
     """
-    from fedmvc_client.books import LookedAtSafe
+    from fedmvc_client.books import LookedAtSafe, verify_books
 
     safe = LookedAtSafe(site, SiteConfig.load(site))
+    verify_books(safe)  # a budget read from books that lack something would be too large
     report = finite(asdict(safe.ledger.status()))
     open_runs = list(safe.ledger.open_runs())
     if as_json:
@@ -124,10 +128,11 @@ def verify_log(
     certificate: CertificateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no line of the audit log (state/audit.jsonl) was edited, forged or cut off.
+    """Check that the audit log (state/audit.jsonl) holds every line that something vouches for.
 
-    Each line carries the hash of all lines before it, and the privacy ledger and the certificates
-    name lines that must be there. Exit code 4 where it breaks.
+    Each line carries the hash of all lines before it; ledger, register and certificates name lines
+    that must be there. What was written after the last of these could be cut off unseen: keep
+    certificates elsewhere. Exit code 4 where it breaks.
     """
     from fedmvc_client.books import AUDIT_HEAD, LookedAtSafe, certified_heads, verify_audit
 
@@ -179,7 +184,7 @@ def keygen(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to make; by default the one that [keys] in site.toml names."),
+        typer.Option(help="File to make; by default the one that site.toml names in its keys."),
     ] = None,
     passphrase: Annotated[
         bool,
@@ -265,7 +270,17 @@ def _passphrase(ask: bool) -> bytes | None:
 
     given = os.environ.get(PASSPHRASE)
     if ask:
-        given = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True, err=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # it would be seen on the screen
+            try:
+                given = typer.prompt(
+                    "Passphrase", hide_input=True, confirmation_prompt=True, err=True
+                )
+            except getpass.GetPassWarning as error:
+                raise ConfigError(
+                    f"there is no terminal to ask for a passphrase: give it in {PASSPHRASE} and "
+                    "leave --passphrase out"
+                ) from error
     if given is None:
         return None
     if not 1 <= len(given.encode()) <= _LONGEST_PASSPHRASE:

@@ -21,8 +21,8 @@ from configs.endpoint import Unreachable, check_clock, reach
 from configs.errors import ConfigError, FedMVCError, TransportError
 from configs.processes import Child, StopSignals, end_all, flower_environment, go_direct, only_one
 from configs.site import SiteConfig
+from fedmvc_client.join_refusals import KeyRefused, connected_node, plain, translate
 from fedmvc_client.node_key import NodeKey, Standing, ask_standing
-from fedmvc_client.refusals import KeyRefused, connected_node, plain, translate
 
 __all__ = ["RUNTIME", "JoinSettings", "join", "supernode_command"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from configs.errors import PolicyRefused
+from configs.errors import FedMVCError, PolicyRefused
 from configs.plan import RunPlan
 from configs.secure_terms import SecureTerms
 from configs.site import Policy
 
-__all__ = ["enforce_cohort", "enforce_plan", "enforce_view"]
+__all__ = ["CountRefused", "enforce_cohort", "enforce_plan", "enforce_view", "without_count"]
 
 
 #: Mechanisms that guarantee something about a patient, or about a label.
@@ -76,17 +76,39 @@ def _enforce_sums(site: str, policy: Policy, plan: RunPlan, terms: SecureTerms) 
             )
 
 
+class CountRefused(PolicyRefused):
+    """A refusal that says how many records there are, and can be said without it.
+
+    Parameters
+    ----------
+    counted, uncounted : str
+        The sentence with the number, and without.
+    """
+
+    def __init__(self, counted: str, uncounted: str) -> None:
+        super().__init__(counted)
+        self.uncounted = uncounted
+
+
+def without_count(error: FedMVCError) -> FedMVCError:
+    """Return a refusal as a server may read it from which sums hide every count."""
+    if isinstance(error, CountRefused):
+        return PolicyRefused(error.uncounted, local_detail=error.public_message)
+    return error
+
+
 def enforce_cohort(site: str, policy: Policy, n_rows: int) -> None:
     """Refuse to take part with fewer rows than ``policy.min_cohort``.
 
     Raises
     ------
-    PolicyRefused
+    CountRefused
     """
     if n_rows < policy.min_cohort:
-        raise PolicyRefused(
-            f"site '{site}' has {n_rows} rows; policy.min_cohort is {policy.min_cohort}: "
-            "lower it or leave the run"
+        way_out = "lower it or leave the run"
+        raise CountRefused(
+            f"site '{site}' has {n_rows} rows; policy.min_cohort is {policy.min_cohort}: {way_out}",
+            f"site '{site}' has fewer rows than policy.min_cohort, {policy.min_cohort}: {way_out}",
         )
 
 
@@ -97,10 +119,13 @@ def enforce_view(site: str, min_cell: int, view: str, n_holding: int) -> None:
 
     Raises
     ------
-    PolicyRefused
+    CountRefused
     """
     if 0 < n_holding < min_cell:
-        raise PolicyRefused(
+        way_out = "leave the view out of [data], lower it or leave the run"
+        raise CountRefused(
             f"site '{site}' has {n_holding} records that hold view '{view}'; policy.min_cell is "
-            f"{min_cell}: leave the view out of [data], lower it or leave the run"
+            f"{min_cell}: {way_out}",
+            f"site '{site}' has fewer records that hold view '{view}' than policy.min_cell, "
+            f"{min_cell}: {way_out}",
         )

@@ -1,131 +1,61 @@
-"""What Flower's SuperNode prints when it ends, as one sentence that names the cause.
-
-Flower 1.42 exits with 1 whatever the fault is and has the number in its text; where the server does
-not take its signature (a clock that is off, a key that was revoked) it exits with 0 and says
-nothing, which `fedmvc_client.join` then looks into.
-"""
+"""What a site answers where something went wrong: one typed sentence, and a line of its log."""
 
 from __future__ import annotations
 
-import re
+import logging
 
-from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError, TransportError
+from configs.errors import ConfigError, DataRefused, FedMVCError, InternalError
+from configs.plan import RunPlan
+from fedmvc_client.faults import reason
+from fedmvc_client.participants.paid_releases import declined
+from fedmvc_client.safe import Safe
+from strategies.messages import Message, Refusal
 
-__all__ = ["KeyRefused", "connected_node", "plain", "translate"]
+__all__ = ["refusal"]
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_CONNECTED = re.compile(r"SuperNode ID: (\d+)")
-_PEER_VERSION = re.compile(r"received \S+ version (\S+?)\.?(\s|$)")
-_OWN_VERSION = re.compile(r"version (\S+) detected a runtime version mismatch")
-
-
-class KeyRefused(TransportError):
-    """The server did not let this key's SuperNode in: unknown, or another one is online."""
+log = logging.getLogger("fedmvc.site")
 
 
-def plain(line: bytes) -> str:
-    """Return a line of a process's output as text, without colours and line end."""
-    return _COLOUR.sub("", line.decode("utf-8", "replace")).rstrip()
+def refusal(safe: Safe, error: Exception, request: Message | None, plan: RunPlan | None) -> Refusal:
+    """Log an error with what only the site may know, and return what the server may read of it.
 
-
-def connected_node(line: str) -> str | None:
-    """Return the node id, where a line says that the SuperNode is connected."""
-    found = _CONNECTED.search(line)
-    return None if found is None else found.group(1)
-
-
-def translate(output: str, site: str, server: str, runtime: str) -> FedMVCError | None:
-    """Return the refusal that a SuperNode's output tells of.
+    In a run with noise whatever the data, this machine or a defect may have caused reads alike.
 
     Parameters
     ----------
-    output : str
-        Its last lines, without colours.
-    site : str
-        The site's name.
-    server : str
-        ``HOST:PORT`` of the SuperLink.
-    runtime : str
-        ``HOST:PORT`` at which the SuperNode serves the executor.
-
-    Returns
-    -------
-    FedMVCError or None
-        None where the output names no cause that staying away from the server would mend, so that
-        the SuperNode may simply be started again.
+    safe : Safe
+    error : Exception
+        The one being handled.
+    request : Message or None
+        None where it could not be read.
+    plan : RunPlan or None
+        Of the run that the request is of; None where it is not known.
     """
-    if "[code: 1001]" in output or "Exit Code: 606" in output:
-        return ProtocolError(_versions(output, site, server))
-    if "[code: 2004]" in output:
-        return KeyRefused(
-            f"the server at {server} does not let the node key of site '{site}' in: the key is "
-            "not registered there, or another SuperNode with it is online"
-        )
-    if "[code: 2001]" in output:
-        return TransportError(
-            f"the server at {server} takes registered SuperNodes only, and the one of site "
-            f"'{site}' showed no key: let the operator register the site's key "
-            "('fedmvc-server register')"
-        )
-    if "CERTIFICATE_VERIFY_FAILED" in output:
-        return TransportError(_certificate(output, server))
-    if "Exit Code: 302" in output:
-        return TransportError(
-            f"Flower cannot read the node key of site '{site}' (it takes an elliptic-curve key in "
-            "OpenSSH's form): take it from the kit again"
-        )
-    if "Exit Code: 303" in output:
-        return TransportError(
-            f"the SuperNode of site '{site}' was started without TLS, which its key needs: start "
-            "it with 'fedmvc-client join'"
-        )
-    if "address already in use" in output or "Runtime HTTP API failed to start" in output:
-        return ConfigError(
-            f"the SuperNode of site '{site}' cannot listen at {runtime} for its executor (is the "
-            "port taken?): give another --runtime to 'join' and to 'executor'"
-        )
-    if "Exit Code: 600" in output:
-        return ConfigError(
-            f"Flower cannot parse the server's address '{server}': write HOST:PORT, for instance "
-            "fl.example.org:8443"
-        )
-    if "error: unrecognized arguments" in output or "error: argument" in output:
-        return InternalError(
-            "flower-supernode does not know an argument that fedmvc gives it: install flwr 1.42"
-        )
-    if "SSL/TLS handshake error detected" in output:
-        return TransportError(
-            f"the TLS handshake with the server at {server} failed: run 'fedmvc-client doctor'"
-        )
-    return None
+    named = _named(safe.site, error)
+    if plan is not None and plan.private and isinstance(named, _CAUSED_HERE):
+        named = declined(safe.site, named)
+    else:
+        log.error("%s", named.public_message, extra={"local_detail": named.local_detail})
+    safe.note_refusal(request, named)
+    return Refusal(named.code, named.public_message)
 
 
-def _versions(output: str, site: str, server: str) -> str:
-    own, peer = _OWN_VERSION.search(output), _PEER_VERSION.search(output)
-    numbers = (
-        "" if own is None or peer is None else f" ({own.group(1)} there, {peer.group(1)} here)"
-    )
-    return (
-        f"the server at {server} runs another release of flwr than site '{site}'{numbers}: install "
-        "the same at both"
-    )
+class _FolderFault(ConfigError):
+    """The site's own folder cannot be used."""
 
 
-def _certificate(output: str, server: str) -> str:
-    whose = f"the certificate of the SuperLink at {server}"
-    if "certificate has expired" in output:
-        return (
-            f"{whose} has expired: let the operator renew it with 'fedmvc-server renew', or "
-            "set this machine's clock"
+#: Errors that a server must not tell apart where noise hides the data.
+_CAUSED_HERE = (DataRefused, InternalError, _FolderFault)
+
+
+def _named(site: str, error: Exception) -> FedMVCError:
+    if isinstance(error, FedMVCError):
+        return error
+    if isinstance(error, OSError):
+        return _FolderFault(
+            f"site '{site}' cannot use its own folder ({reason(error)}): check that its state and "
+            "results can be written",
+            local_detail=str(error),
         )
-    if "not yet valid" in output:
-        return f"{whose} is not valid yet: set this machine's clock, or let the operator renew it"
-    if "Hostname mismatch" in output or "IP address mismatch" in output:
-        return (
-            f"{whose} is for another name: use one of its names, or let the operator add this one "
-            "to federation.toml of its kit and run 'fedmvc-server renew'"
-        )
-    return (
-        f"{whose} is not from the CA of this site's kit: ask the operator for the ca.crt that the "
-        "server was started with"
-    )
+    log.error("site '%s': an unexpected error", site, exc_info=error)
+    return InternalError(f"site '{site}' met an internal error: its own log has the reason")

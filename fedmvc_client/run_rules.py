@@ -40,7 +40,9 @@ CREATE TABLE IF NOT EXISTS decisions (number INTEGER PRIMARY KEY AUTOINCREMENT,
     expires TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, plan_id TEXT NOT NULL,
     at TEXT NOT NULL, decision INTEGER NOT NULL, cohort TEXT NOT NULL, participants TEXT NOT NULL,
-    exact_sums INTEGER NOT NULL, finished INTEGER NOT NULL DEFAULT 0)
+    exact_sums INTEGER NOT NULL, finished INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS decisions_on ON decisions (plan_id, number);
+CREATE INDEX IF NOT EXISTS runs_of ON runs (decision)
 """
 
 
@@ -116,13 +118,9 @@ class RunRules:
         ProtocolError
             If the run id is that of another plan's run, or of one that is over.
         """
+        self.refuse_rejected(connection, plan.plan_id)
         decision = decision_on(connection, plan.plan_id)
         status = "seen" if decision is None else decision.status(now)
-        if status == "rejected":
-            raise PolicyRefused(
-                f"site '{self._site}' has rejected plan {plan.plan_id[:12]}: change the plan, or "
-                f"let the site run fedmvc-client plans approve {plan.plan_id[:12]}"
-            )
         if run_id is not None and self._resumes(connection, run_id, plan):
             return None
         if decision is not None and status == "approved":
@@ -146,6 +144,23 @@ class RunRules:
                 f"fedmvc-client plans approve {plan.plan_id[:12]}"
             )
         return AUTO
+
+    def refuse_rejected(self, connection: Connection, plan_id: str) -> None:
+        """Refuse a plan whose last decision rejects it.
+
+        Raises
+        ------
+        PolicyRefused
+        """
+        last = connection.execute(
+            "SELECT approved FROM decisions WHERE plan_id = ? ORDER BY number DESC LIMIT 1",
+            (plan_id,),
+        ).fetchone()
+        if last is not None and not last[0]:
+            raise PolicyRefused(
+                f"site '{self._site}' has rejected plan {plan_id[:12]}: change the plan, or let "
+                f"the site run fedmvc-client plans approve {plan_id[:12]}"
+            )
 
     def _refuse_unapproved(
         self, plan: RunPlan, decision: Decision | None, status: PlanStatus

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -13,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from configs.errors import ConfigError, FedMVCError
 from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
-from fedmvc_client.throttle import Throttle
-from privacy.audit import AuditLog, Fact
+from fedmvc_client.refusal_notes import RefusalNotes
+from privacy.audit import AuditLog
 from privacy.cohorts import FILE_NAME, SeparateCohorts
 from privacy.identity import given_passphrase, read_identity
 from privacy.ledger import Ledger, ledger_key
@@ -25,9 +27,6 @@ from strategies.messages import BundleRefused
 __all__ = ["FolderSafe", "MemorySafe", "Safe"]
 
 log = logging.getLogger("fedmvc.site")
-
-#: Characters of a run id and of a sentence that the audit log takes: a request may name anything.
-_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 
 
 class Safe(abc.ABC):
@@ -45,7 +44,6 @@ class Safe(abc.ABC):
         self.site = site
         self.policy = policy
         self.folder = folder
-        self._throttle = Throttle()
 
     @property
     def state(self) -> Path | None:
@@ -84,7 +82,11 @@ class Safe(abc.ABC):
             audit=self.audit,
         )
 
-    def note_refusal(self, request: object, error: FedMVCError) -> bool:
+    @cached_property
+    def _refusals(self) -> RefusalNotes:
+        return RefusalNotes(self.audit)
+
+    def note_refusal(self, request: object, error: FedMVCError) -> None:
         """Note in the audit log what was refused to whoever asked; never raises.
 
         Parameters
@@ -92,39 +94,22 @@ class Safe(abc.ABC):
         request : Message or None
             None where it could not be read.
         error : FedMVCError
-
-        Returns
-        -------
-        bool
-            False where too many were noted within the hour: then it is counted, and the next line
-            that is written says how many were.
         """
-        return self._note(
-            "request refused",
-            run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
-            request="" if request is None else type(request).__name__,
-            code=error.code,
-            sentence=error.public_message[:_LONGEST_SENTENCE],
-        )
+        with self._noting():
+            self._refusals.note(request, error)
 
     def note_bundle(self, refused: BundleRefused) -> None:
         """Note that the executor ran nothing of a bundle (as `note_refusal`)."""
-        sentence = " ".join(refused.sentence[:_LONGEST_SENTENCE].split())  # one line of the log
-        told = self._note(
-            "bundle refused", sha256=refused.sha256, code=refused.code, sentence=sentence
-        )
-        if told:
-            log.warning("site '%s' ran nothing of a bundle: %s", self.site, sentence)
+        with self._noting():
+            self._refusals.note_bundle(refused.sha256, refused.code, refused.sentence)
 
-    def _note(self, event: str, **facts: Fact) -> bool:
-        held_back = self._throttle.admit()
-        if held_back is None:
-            return False
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Go on where the log cannot be written: what is refused stays refused."""
         try:
-            self.audit.write(event, **facts, **({"held_back": held_back} if held_back else {}))
-        except FedMVCError as fault:  # it is refused all the same
+            yield
+        except FedMVCError as fault:
             log.error("%s", fault.public_message, extra={"local_detail": fault.local_detail})
-        return True
 
     def vault(self, run_id: str) -> Vault:
         """Return the durable memory of a masked run."""

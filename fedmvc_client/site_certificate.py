@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from configs.plan import RunPlan
+from configs.version import own_version
 from fedmvc_client.books import AUDIT_HEAD
+from fedmvc_client.run_rules import utc_text
 from fedmvc_client.safe import Safe
 from privacy.certificate import certificate
 from privacy.ledger import LEDGER_HEAD
@@ -29,9 +31,12 @@ def site_certificate(
         What the site added to each of its sums.
     """
     # without masks a site is not told who else takes part
-    participants = plan.privacy.participants or (safe.site,)
+    participants = plan.privacy.participants or None
     return {
         "site": safe.site,
+        "cohort": safe.policy.cohort,
+        "finished_at": utc_text(None),
+        "fedmvc": own_version(),
         "run_id": run_id,
         "plan_id": plan.plan_id,
         **certificate(plan, participants, noise=noise),

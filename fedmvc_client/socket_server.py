@@ -36,6 +36,8 @@ _BACKLOG = 16
 _SIGNAL_POLL = 0.1
 #: Seconds that a request being computed gets when the service ends.
 _GRACE = 10.0
+#: Seconds between two looks for runs that nobody asks about any more.
+_TIDY_EVERY = 3600.0
 
 
 class WorkerServer:
@@ -56,6 +58,8 @@ class WorkerServer:
         Largest request accepted.
     io_timeout : float
         Seconds a client may take to send a request or to take a reply.
+    tidy_every : float
+        Seconds after which a worker ends its abandoned runs, also where nobody asks it anything.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class WorkerServer:
         allowed_uids: Iterable[int] = (),
         max_bytes: int = MAX_BYTES,
         io_timeout: float = 60.0,
+        tidy_every: float = _TIDY_EVERY,
     ) -> None:
         self._worker = worker
         self._path = Path(path)
@@ -79,6 +84,7 @@ class WorkerServer:
         self._max_bytes = max_bytes
         self._io_timeout = io_timeout
         self._throttle = Throttle()
+        self._tidy_every = tidy_every
         self._wake_reader, self._wake_writer = socket.socketpair()
         try:
             self._listener = _listen(self._path, mode)
@@ -98,13 +104,19 @@ class WorkerServer:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._listener, selectors.EVENT_READ)
                 selector.register(self._wake_reader, selectors.EVENT_READ)
+                due = time.monotonic() + self._tidy_every
                 while True:
-                    ready = {key.fileobj for key, _ in selector.select()}
+                    patience = max(due - time.monotonic(), 0.0)
+                    ready = {key.fileobj for key, _ in selector.select(patience)}
                     if self._wake_reader in ready:
                         return
-                    connection, _ = self._listener.accept()
-                    with connection:
-                        self._answer(connection)
+                    if self._listener in ready:
+                        connection, _ = self._listener.accept()
+                        with connection:
+                            self._answer(connection)
+                    if time.monotonic() >= due:
+                        self._tidy()
+                        due = time.monotonic() + self._tidy_every
         finally:
             self.close()
 
@@ -155,9 +167,14 @@ class WorkerServer:
         try:
             return FrameStatus.MESSAGE, self._worker.handle(body)
         except Exception:
-            # A worker replies a refusal and never raises; if it does, this site goes on serving.
-            _LOG.exception("site %s: the worker failed", self._worker.site)
+            _LOG.exception("site %s: the worker failed, which it never should", self._worker.site)
             return FrameStatus.FAILED, b""
+
+    def _tidy(self) -> None:
+        try:
+            getattr(self._worker, "end_abandoned", lambda: None)()
+        except Exception:  # it is tried again, and whoever asks is told
+            _LOG.exception("site %s: abandoned runs could not be ended", self._worker.site)
 
     def _send(self, connection: socket.socket, status: FrameStatus, body: bytes = b"") -> None:
         send_frame(connection, status, body, time.monotonic() + self._io_timeout)

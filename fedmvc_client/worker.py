@@ -7,7 +7,6 @@ requests are checked here, and nothing but a typed message ever leaves.
 from __future__ import annotations
 
 import io
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,28 +16,20 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from configs.errors import (
-    BudgetExceeded,
-    ConfigError,
-    DataRefused,
-    FedMVCError,
-    InternalError,
-    PolicyRefused,
-    ProtocolError,
-)
+from configs.errors import DataRefused, FedMVCError, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import Device
 from fedmvc_client.abandoned import abandoned_runs, give_up
+from fedmvc_client.admission import check_protection, read_plan
 from fedmvc_client.books import verify_books
-from fedmvc_client.faults import reason
 from fedmvc_client.feature_choice import describe_chosen, load_chosen
 from fedmvc_client.outcomes import Outcome, SiteResult
 from fedmvc_client.participants.base import Participant
-from fedmvc_client.participants.declared import declared_bounds
 from fedmvc_client.participants.kinds import kind_of, meant_for, replies_of
 from fedmvc_client.participants.paid_releases import declined
-from fedmvc_client.policy import enforce_cohort, enforce_plan
+from fedmvc_client.policy import enforce_cohort, enforce_plan, without_count
+from fedmvc_client.refusals import refusal
 from fedmvc_client.run_folders import HELLO, RunFolders, check_run_id
 from fedmvc_client.site_certificate import site_certificate
 from fedmvc_client.sources import ArraySource, FolderSource, Records, Source, View
@@ -46,11 +37,10 @@ from privacy.protection import cost_of
 from privacy.roster import Roster
 from strategies.messages import (
     BundleRefused,
+    CloseRequest,
     HelloReply,
     HelloRequest,
     Message,
-    Refusal,
-    ViewDescription,
     from_bytes,
     to_bytes,
 )
@@ -102,27 +92,9 @@ class SiteWorker:
         try:
             message = from_bytes(body)
             return to_bytes(self._answer(message, body))
-        except FedMVCError as error:
-            return self._refuse(error, message)
-        except OSError as error:
-            sentence = (
-                f"site '{self.site}' cannot use its own folder ({reason(error)}): check that its "
-                "state and results can be written"
-            )
-            return self._refuse(ConfigError(sentence, local_detail=str(error)), message)
-        except Exception:
-            log.exception("site '%s': an unexpected error", self.site)
-            sentence = f"site '{self.site}' met an internal error: its own log has the reason"
-            return to_bytes(Refusal(InternalError.code, sentence))
-
-    def _refuse(self, error: FedMVCError, request: Message | None) -> bytes:
-        """Log an error with what only the site may know; answer its sentence."""
-        told = True
-        if isinstance(error, ProtocolError | PolicyRefused | BudgetExceeded):
-            told = self.source.safe.note_refusal(request, error)
-        if told:
-            log.error("%s", error.public_message, extra={"local_detail": error.local_detail})
-        return to_bytes(Refusal(error.code, error.public_message))
+        except Exception as error:
+            plan = self._plans.get(getattr(message, "run_id", ""))
+            return to_bytes(refusal(self.source.safe, error, message, plan))
 
     def _answer(self, message: Message, body: bytes) -> Message:
         if isinstance(message, HelloRequest):
@@ -149,8 +121,11 @@ class SiteWorker:
 
     def _act(self, run_id: str, action: str, message: Message, body: bytes) -> Message:
         """Hand a request of a known run to its participant."""
-        kind = kind_of(self._plans[run_id])
+        plan = self._plans[run_id]
+        kind = kind_of(plan)
         names = list(kind.ACTIONS)
+        if not isinstance(message, CloseRequest):  # with which nothing leaves
+            self.source.safe.register.refuse_rejected(plan.plan_id)
         if action == names[0] and (action in kind.REPLAYED or not self._under_way(run_id)):
             participant = self._create(run_id, first=True)
         else:
@@ -160,8 +135,7 @@ class SiteWorker:
             reply, outcome = participant.finish(message)
             safe = self.source.safe
             if outcome is not None:
-                noise, plan = participant.noise, self._plans[run_id]
-                certificate = site_certificate(safe, run_id, plan, noise)
+                certificate = site_certificate(safe, run_id, plan, participant.noise)
                 self.source.save(run_id, outcome, certificate)
             safe.register.finished(run_id)
             self.forget(run_id)
@@ -193,38 +167,23 @@ class SiteWorker:
     # -- one action each ---------------------------------------------------------------------
 
     def _hello(self, request: HelloRequest) -> HelloReply:
-        check_run_id(request.run_id)
-        self.end_abandoned()
-        plan = self._read_plan(request)
         safe, policy = self.source.safe, self.source.policy
+        check_run_id(request.run_id)
+        verify_books(safe)  # older ones that were put back would allow more
+        self.end_abandoned()
+        plan = read_plan(self.site, request)
         safe.register.see(plan)
         enforce_plan(self.site, policy, plan)
         self._refuse_finished(request.run_id)
         safe.register.would_begin(plan, policy, request.run_id)
         views = describe_chosen(self.source, plan)
-        roster = self._check_protection(request.run_id, plan, views)
+        roster = check_protection(safe, request.run_id, plan, views)
         self._plans[request.run_id] = plan
         self._plans.move_to_end(request.run_id)
         while len(self._plans) > _RUNS_IN_MEMORY:
             oldest, _ = self._plans.popitem(last=False)
             self._participants.pop(oldest, None)
         return HelloReply(request.run_id, self.site, _version(), views, roster)
-
-    def _check_protection(
-        self, run_id: str, plan: RunPlan, views: Sequence[ViewDescription]
-    ) -> str:
-        """Refuse early what keys, bounds or budget would not allow; return the roster's hash."""
-        safe = self.source.safe
-        if plan.needs_bounds:
-            declared_bounds(views)
-        cost = cost_of(plan, [len(view.columns) for view in views])
-        if cost is not None:
-            verify_books(safe)  # an older ledger that was put back would have more left
-            safe.ledger.refuse_dear(run_id, cost)
-        if plan.secure_terms() is None:
-            return ""
-        safe.identity()
-        return safe.roster().hash.hex()
 
     def _refuse_finished(self, run_id: str) -> None:
         """Results are written once: whoever comes again with their run id is refused."""
@@ -233,27 +192,13 @@ class SiteWorker:
                 f"site '{self.site}' already has results of run {run_id[:8]}: start another run"
             )
 
-    def _read_plan(self, request: HelloRequest) -> RunPlan:
-        try:
-            plan = RunPlan.parse(json.loads(request.plan))
-        except (ConfigError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"site '{self.site}' cannot read the plan: run the same FedMVC version at both "
-                "ends",
-                local_detail=str(error),
-            ) from error
-        if plan.plan_id != request.plan_id:
-            raise ProtocolError(
-                f"site '{self.site}': the plan does not match its id {request.plan_id[:12]}"
-            )
-        return plan
-
     def _create(self, run_id: str, *, first: bool = False) -> Participant:
         """Begin the site's part: what allows and pays for it is booked before data are read.
 
         Where the data then forbid it the ``first`` time, nothing was sent and nothing is spent.
         """
         plan, safe = self._plans[run_id], self.source.safe
+        verify_books(safe)
         safe.register.begin(run_id, plan, self.source.policy)
         cost = cost_of(plan, [len(view.columns) for view in describe_chosen(self.source, plan)])
         if cost is not None:
@@ -270,9 +215,11 @@ class SiteWorker:
             records = load_chosen(self.source, plan)
             enforce_cohort(self.site, self.source.policy, len(records.ids))
         except (DataRefused, PolicyRefused) as error:
-            if not plan.private:
+            if plan.private:
+                raise declined(self.site, error) from error
+            if not plan.protected:
                 raise
-            raise declined(self.site, error) from error
+            raise without_count(error) from error
         for note in records.notes:
             log.info("%s", note)
         return records

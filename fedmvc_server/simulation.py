@@ -227,8 +227,13 @@ def _run(
     workers = make()
     if len(workers) < plan.quorum.min_sites:  # nobody else would ever join: no reason to wait
         raise QuorumLost(
-            f"the simulation has {len(workers)} sites but quorum.min_sites is "
-            f"{plan.quorum.min_sites}: add sites or lower it"
+            f"the simulation has {len(workers)} sites but "
+            + (
+                f"privacy.participants lists {len(plan.privacy.participants)}, which all set the "
+                "sums up: add the missing ones or change the list"
+                if plan.privacy.secure_aggregation
+                else f"quorum.min_sites is {plan.quorum.min_sites}: add sites or lower it"
+            )
         )
     run_id = run_id or new_run_id()
     if backend == "inprocess":

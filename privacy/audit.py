@@ -31,6 +31,8 @@ Fact = str | int | float | bool | None | Sequence[str]
 EMPTY = "0" * 64
 #: No line is longer, so the last one is found without reading the whole file.
 _LONGEST_LINE = 65_536
+#: Nothing was read yet: bytes, their SHA-256, and the events in them.
+_UNREAD = (0, hashlib.sha256().digest(), ())
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class AuditLog:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._memory = b""
+        self._read: tuple[int, bytes, tuple[AuditEntry, ...]] = _UNREAD
 
     def write(self, event: str, **facts: Fact) -> str:
         """Add an event; it is on disk when the call returns.
@@ -126,7 +129,7 @@ class AuditLog:
         return _entry(last).hash if last else EMPTY
 
     def entries(self) -> tuple[AuditEntry, ...]:
-        """Read and check all lines.
+        """Read and check all lines; of those that this object checked before, only the hash.
 
         Half a line at the end is what a process that died left, and is no event.
 
@@ -135,15 +138,24 @@ class AuditLog:
         PolicyRefused
             Where the chain breaks, with the number of the line.
         """
-        found: list[AuditEntry] = []
-        previous = EMPTY
-        for number, line in enumerate(self._lines(), 1):
+        body = self._whole_lines()
+        size, digest, known = self._read
+        hashed = hashlib.sha256(memoryview(body)[:size])
+        if len(body) < size or hashed.digest() != digest:
+            (size, _, known), hashed = _UNREAD, hashlib.sha256()
+        found = list(known)
+        previous = found[-1].hash if found else EMPTY
+        rest = body[size:]
+        for number, text in enumerate(rest.split(b"\n")[:-1], len(found) + 1):
+            line = text + b"\n"
             entry = _entry(line, number)
             if entry.number != number or _line(_body(entry, previous)) != (line, entry.hash):
                 raise _broken(number, "it was edited, or a line before it is missing")
             previous = entry.hash
             found.append(entry)
-        return tuple(found)
+        hashed.update(rest)
+        self._read = len(body), hashed.digest(), tuple(found)
+        return self._read[2]
 
     def verify(self, heads: Iterable[str] = ()) -> None:
         """Check all lines, and that none that was there is missing.
@@ -166,13 +178,12 @@ class AuditLog:
                 "lines that the privacy ledger or a certificate vouches for are gone",
             )
 
-    def _lines(self) -> Iterator[bytes]:
+    def _whole_lines(self) -> bytes:
         body = self._memory
         if self._path is not None:
             with self._explained():
                 body = self._path.read_bytes() if self._path.exists() else b""
-        for line in body.split(b"\n")[:-1]:
-            yield line + b"\n"
+        return body[: body.rfind(b"\n") + 1]
 
     def _tail(self) -> bytes:
         if self._path is None:
@@ -242,14 +253,14 @@ def _body(entry: AuditEntry, previous: str) -> dict[str, Any]:
 
 def _line(body: Mapping[str, Any]) -> tuple[bytes, str]:
     """Return a line and its hash."""
-    text = json.dumps(body, allow_nan=False)
+    text = _ENCODER.encode(body)
     digest = hashlib.sha256(pack("fedmvc audit", text)).hexdigest()
-    return (json.dumps({**body, "hash": digest}, allow_nan=False) + "\n").encode(), digest
+    return f'{text[:-1]}, "hash": "{digest}"}}\n'.encode(), digest
 
 
 def _entry(line: bytes, number: int | None = None) -> AuditEntry:
     try:
-        fields = json.loads(line, parse_constant=_no_number)
+        fields = _DECODER.decode(line.decode())
         return AuditEntry(
             fields["number"], fields["at"], fields["event"], dict(fields["facts"]), fields["hash"]
         )
@@ -259,6 +270,10 @@ def _entry(line: bytes, number: int | None = None) -> AuditEntry:
 
 def _no_number(text: str) -> None:
     raise ValueError(text)
+
+
+# made once: each line of a log is read and written anew to be checked
+_ENCODER, _DECODER = json.JSONEncoder(allow_nan=False), json.JSONDecoder(parse_constant=_no_number)
 
 
 def _broken(number: int | None, fault: str) -> PolicyRefused:

@@ -44,8 +44,8 @@ _MASKED_ALONE = (
     "from) can single one record out of the sum of all sites",
 )
 _WEIGHED = (
-    "each site's NMI, which the server sees in the clear; a site that this gives nearly all of the "
-    "weight is nearly alone in the sum",
+    "each site's NMI, which the server sees in the clear, and by which, or by a lie about it, one "
+    "site can have up to half of the weight in a sum",
 )
 _USELESS = (f"that the result says anything: {SITE_LEVEL_UTILITY}",)
 _NEVER = (
@@ -77,7 +77,7 @@ _UNITS = {
 
 def certificate(
     plan: RunPlan,
-    participants: Sequence[str],
+    participants: Sequence[str] | None,
     bounds: str | None = None,
     noise: GaussianNoise | None = None,
 ) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def certificate(
     Parameters
     ----------
     plan : RunPlan
-    participants : sequence of str
-        Sites of the run.
+    participants : sequence of str or None
+        Sites of the run; None where whoever certifies is not told who else takes part.
     bounds : str, optional
         Where bounds or extremes of the columns come from; by default as in a run over real sites.
     noise : GaussianNoise, optional
@@ -105,20 +105,21 @@ def certificate(
         "mechanism": privacy.mechanism,
         "sigma": None,
         "sensitivity": None,
+        "noise_multiplier": None,
         "exchanges": None if terms is None else terms.exchanges,
         "epsilon": None,
         "epsilon_if_others_collude": None,
         "delta": None,
         "accountant": None,
         "noise": privacy.noise,
-        "participants": list(participants),
+        "participants": None if participants is None else list(participants),
         "tolerated_dropouts": None if terms is None else terms.tolerated_dropouts,
         "colluders": None if terms is None else terms.colluders,
         "threshold": None if terms is None else terms.threshold,
         "bounds": bounds or _bounds(plan),
         "assumptions": _assumptions(plan),
         "not_covered": _not_covered(plan),
-        **_guarantee(plan, noise, len(participants)),
+        **_guarantee(plan, noise, None if participants is None else len(participants)),
     }
 
 
@@ -130,7 +131,7 @@ def _bounds(plan: RunPlan) -> str:
     return _POOLED_MOMENTS if plan.method == "fed-mufsht" else _POOLED_EXTREMES
 
 
-def _guarantee(plan: RunPlan, noise: GaussianNoise | None, n_sites: int) -> dict[str, Any]:
+def _guarantee(plan: RunPlan, noise: GaussianNoise | None, n_sites: int | None) -> dict[str, Any]:
     """Return the figures of a mechanism that guarantees something; nothing for another."""
     mechanism = plan.privacy.mechanism
     if mechanism in ("none", "paper"):
@@ -150,11 +151,14 @@ def _guarantee(plan: RunPlan, noise: GaussianNoise | None, n_sites: int) -> dict
     return found | {
         "sigma": {block.name: noise.sigma * block.weight for block in noise.blocks.blocks},
         "sensitivity": noise.sensitivity,
+        "noise_multiplier": noise.noise_multiplier,
         "exchanges": noise.releases,
         "epsilon": noise.epsilon,
         "epsilon_if_others_collude": noise.epsilon_if_others_collude,
         "delta": noise.delta,
-        "accountant": "exact curve of the Gaussian mechanism (Balle and Wang 2018)",
+        "accountant": "exact curve of the Gaussian mechanism (Balle and Wang 2018) at mu = "
+        "sqrt(exchanges) / noise_multiplier; sigma, by kind of number, is what the sites that are "
+        "counted on add up to in an opened sum",
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, PolicyRefused
 
 __all__ = ["Database"]
 
@@ -34,6 +34,8 @@ class Database:
     ------
     ConfigError
         If the file cannot be used.
+    PolicyRefused
+        If it was damaged.
     """
 
     def __init__(self, path: Path | None, schema: str, what: str) -> None:
@@ -85,6 +87,12 @@ class Database:
             yield
         except (sqlite3.Error, OSError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            if type(error) is sqlite3.DatabaseError:  # what it holds; the rest is about using it
+                raise PolicyRefused(
+                    f"{self._what} was altered ({reason}): take part in no run, find out who "
+                    "changed it, and restore the state folder as it was last written",
+                    local_detail=f"{self._detail}: {error}",
+                ) from error
             fault = f"({reason}): check that the site's state folder can be written and has space"
             if "locked" in reason:
                 fault = f"(another process holds it for over {_WAIT_S:g} s): end that one"

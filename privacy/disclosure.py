@@ -169,7 +169,9 @@ def _masks(plan: RunPlan) -> tuple[str, ...]:
     if terms is None:
         return ("Without masks the server sees this site's own noisy sums.",)
     honest = terms.least_contributors - terms.colluders
-    chosen = "the centres" if plan.method == "fedhk-mvfc" else "the weights that sites start from"
+    chosen = "the centres"
+    if plan.method == "fed-mufsht":
+        chosen = "the weights that sites start from after round 1"
     alone = (
         ()
         if plan.privacy.mechanism == "gaussian"

@@ -30,14 +30,19 @@ def label_epsilon(plan: RunPlan) -> float:
     return plan.privacy.epsilon / label_messages(plan)
 
 
-def label_terms(plan: RunPlan, n_sites: int) -> str:
-    """Say how epsilon adds up, for the certificate."""
+def label_terms(plan: RunPlan, n_sites: int | None) -> str:
+    """Say how epsilon adds up, for the certificate; None where the number of sites is not told."""
     epsilon, lists = plan.privacy.epsilon, label_messages(plan)
     assert epsilon is not None
+    at_all = (
+        f"{epsilon:.4g} times the number of sites for the labels of one row at all of them"
+        if n_sites is None
+        else f"{n_sites * epsilon:.4g} for the labels of one row at all {n_sites} sites"
+    )
     return (
-        f"pure epsilon of k-ary randomised response, {label_epsilon(plan):.4g} for each of "
+        f"pure epsilon of k-ary randomised response, {label_epsilon(plan):.4g} for each of at most "
         f"{lists} lists of labels that a site sends; it adds over labellings, rounds and sites: "
-        f"{n_sites * epsilon:.4g} for the labels of one row at all {n_sites} sites"
+        f"{at_all}"
     )
 
 

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Iterable
 from pathlib import Path
 
-from configs.errors import ConfigError
+from configs.errors import PolicyRefused
 from privacy.canonical import pack
 from privacy.key_files import own_secret
 
@@ -20,12 +20,14 @@ def ledger_key(state: Path) -> bytes:
     Raises
     ------
     ConfigError
-        If it cannot be made or read, or is gone while the ledger is there.
+        If it cannot be made or read.
+    PolicyRefused
+        If it is gone while the ledger is there.
     """
     path = state / "ledger.key"
     way_out = "restore it from a safe copy, as the privacy ledger cannot be read without it"
     if (state / "ledger.db").exists() and not path.exists():
-        raise ConfigError(f"ledger key '{path.name}' does not exist: {way_out}")
+        raise PolicyRefused(f"ledger key '{path.name}' does not exist: {way_out}")
     return own_secret(path, "ledger key", way_out)
 
 

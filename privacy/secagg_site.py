@@ -176,7 +176,8 @@ class SecureSumSite:
             Hash of the whole request, see `request_digest`; bound into the masks.
         previous : sequence of str
             The survivors that the server named last, none before the first time. A site that
-            answered for the exchange just before must find the set that it answered.
+            has sent nothing since its last answer must find the set that it answered, or one
+            without itself that was named while it was away.
         values : ndarray of shape (k,), uint64
             The site's numbers, see `privacy.fixed_point`.
 
@@ -294,12 +295,15 @@ class SecureSumSite:
     def _check_named(self, exchange: int, named: Sequence[str]) -> None:
         """Refuse survivors, named last in this exchange or before, that this site knows better.
 
-        Where the last answer of this site is of an earlier exchange, it was down when they were
-        named, and takes any set that could have been.
+        They are those that it answered last, unless others were named since. A set with this site
+        in it can only be of an exchange that it sent its numbers in, and one without it only of an
+        exchange that it missed. Of such a set it has answered nothing: that it could have been is
+        all that it can check.
         """
-        last = self._vault.last("answer")
+        last, sent = self._vault.last("answer"), self._vault.last("request")
         answered = [name.decode() for name in unpack(self._vault.get("answer", last) or b"")]
-        newer = exchange > last and is_survivor_set(self.run, named)
+        could_be = sent > last if self.name in named else exchange > last
+        newer = could_be and exchange > last and is_survivor_set(self.run, named)
         if not (newer or list(named) == answered):
             raise self._refused(
                 "previous survivors",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from configs.compatibility import largest_weight
 from configs.plan import RunPlan
 
 __all__ = ["SITE_LEVEL_UTILITY", "selection_disclosures"]
@@ -129,19 +128,16 @@ def _masked(plan: RunPlan, masks: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _weighed(plan: RunPlan) -> tuple[str, ...]:
-    """Say what the figure q tells, and what a weight that follows from it undoes of the masks."""
-    settings, others = plan.mufsht_settings(), len(plan.privacy.participants) - 1
-    # Eq. 16 with q = 1 at one site and 0 at all others
-    largest = 1.0
-    if settings.weighting == "softmax":
-        largest = 1.0 / (1.0 + others * math.exp(-1.0 / settings.agg_temp))
+    """Say what the figure q tells, and how much of the sum a weight that follows from it is."""
+    n_sites = len(plan.privacy.participants)
+    largest = largest_weight(n_sites, plan.mufsht_settings().agg_temp)
     return (
         f"Each round, at most {plan.max_rounds}, the server first gets, in the clear, one figure q "
         "on how well the selected columns repeat the site's own grouping (no label is read), and "
         "makes of all sites' figures their weights gamma.",
-        "Where one site's gamma is near 1 the sum is nearly that site's own W: under this plan a "
-        f"site's gamma can be up to {largest:.4f}, whether by its q or because a server lies about "
-        "q; a larger mufsht.agg_temp, or mufsht.weighting = 'uniform', keeps the sites mixed.",
+        f"Under this plan a site's gamma is at most {largest:.4f} (with equal ones it is "
+        f"{1 / n_sites:.4f}), also where a server lies about q, so that the sum is never mostly "
+        "one site's W; the site refuses gammas that no q can give.",
     )
 
 

@@ -147,9 +147,14 @@ def wait_for_nodes(
             return dict(sorted(names.items(), key=lambda item: (item[1], item[0])))
         remaining = deadline - time.monotonic()
         if remaining <= 0:
+            missing = sorted(set(wanted) - set(names.values()))
+            way_out = (
+                f"start {', '.join(missing)}, or change privacy.participants"
+                if missing
+                else "start the missing sites or lower quorum.min_sites"
+            )
             raise QuorumLost(
-                f"{len(names)} of at least {minimum} sites connected in {timeout_s:g} s: start "
-                "the missing sites or lower quorum.min_sites"
+                f"{len(names)} of at least {minimum} sites connected in {timeout_s:g} s: {way_out}"
             )
         time.sleep(min(poll_s, remaining))
 

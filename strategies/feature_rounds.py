@@ -16,6 +16,7 @@ from configs.errors import DataRefused
 from configs.mufsht_profiles import MUFSHTSettings, Weighting
 from strategies.feature_ranking import rank_features, row_norm_scores
 from strategies.feature_scaling import FeatureMoments, FeatureScaling, feature_scaling
+from strategies.feature_start import initial_weights
 from strategies.statistics import Floats
 
 __all__ = [
@@ -137,12 +138,6 @@ class FeatureSurvey:
                 "check the files or the columns"
             )
         return found
-
-
-def initial_weights(n_features: int, k: int, seed: int) -> Floats:
-    """Draw the common start W0 (D, k): standard normal over the root of D."""
-    drawn = np.random.default_rng(seed).standard_normal((n_features, k))
-    return np.asarray(drawn / np.sqrt(n_features))
 
 
 def quality_weights(

@@ -23,6 +23,7 @@ from strategies.feature_scaling import (
     feature_scaling,
 )
 from strategies.feature_selection import FeatureSelection, n_selected
+from strategies.feature_start import initial_weights
 from strategies.feature_units import FeatureUnits
 from strategies.fedhk_messages import (
     CodedStatistics,
@@ -52,6 +53,7 @@ from strategies.mufsht_messages import (
     ShareTableRequest,
     SurveyReply,
     SurveyRequest,
+    history_of,
 )
 from strategies.protected_messages import (
     AskRequest,
@@ -158,6 +160,8 @@ __all__ = [
     "declared_scaling",
     "feature_scaling",
     "from_bytes",
+    "history_of",
+    "initial_weights",
     "n_selected",
     "pack_figures",
     "pack_labels",

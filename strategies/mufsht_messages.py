@@ -3,20 +3,37 @@
 Shapes: V views, view v with d_v features, D features over all views side by side, k the size of the
 embeddings. ``sums`` are what passes the protection: added over the sites they say all the server
 needs, so that with secure aggregation it sees no site's.
+
+With masks and without noise each request after the survey carries as ``history`` the hash of the
+one before it that a site's answer depends on (see `history_of`), and so of all of them. A site
+compares it with what it was sent itself, and as a part of what is summed it is bound into the
+masks: where sites were sent different requests at any time, their later sums open to random
+numbers. In other runs it is empty.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy.canonical import pack
+from strategies.codec import encode
 from strategies.feature_scaling import FeatureScaling
 from strategies.feature_selection import FeatureSelection
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+def history_of(request: SurveyRequest | ScalingRequest | FitRequest | RefineRequest) -> str:
+    """Return the SHA-256 of a request (hexadecimal), and with it of all that it follows.
+
+    Nothing in these requests is one site's own, so it is the same for all sites.
+    """
+    return hashlib.sha256(pack("fedmvc mufsht history", encode(request))).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ class ScalingRequest:
     origin: Floats
     frequencies: Floats
     documents: Floats
+    history: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,7 @@ class FitRequest:
     weights: Floats
     scaling: tuple[FeatureScaling, ...]
     weight: float
+    history: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +125,7 @@ class ShareTableRequest:
     """Every site's weight gamma of this round: the same request for all, as masked sums need it.
 
     ``weights`` (K,) are in [0, 1], sum to 1 and belong to the names in ``sites``, which are sorted.
+    ``history`` is the hash of the `FitRequest` that was asked in the clear.
     """
 
     run_id: str
@@ -113,6 +133,7 @@ class ShareTableRequest:
     round: int
     sites: tuple[str, ...]
     weights: Floats
+    history: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,6 +162,7 @@ class RefineRequest:
     weights: Floats
     ranking: Ints
     wanted: int
+    history: str = ""
 
 
 @dataclass(frozen=True)

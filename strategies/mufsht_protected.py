@@ -8,6 +8,7 @@ follows from declared bounds, all sites weigh the same, and what they hold is wh
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from strategies.messages import (
     SelectionRequest,
     ShareTableRequest,
     SurveyRequest,
+    history_of,
 )
 from strategies.mufsht_replies import check_quality
 from strategies.run_state import Exchange
@@ -73,6 +75,8 @@ class ProtectedFeatures:
         self._collector = SumCollector(strategy, hello, grid(self._plan, self.noise))
         #: Requests that everything asked carries along: a site that was away adopts them then.
         self._carried: list[Message] = []
+        #: Hash of the last request that the sites' next sum depends on; "" with noise.
+        self._history = ""
         self._scaling: Scaling = ()
         self.contributors: tuple[str, ...] = ()
 
@@ -88,10 +92,12 @@ class ProtectedFeatures:
         sums, text = units.unpack_survey(total.vector), self._plan.mufsht_settings().text
         survey = FeatureSurvey.of(sums, dims, text=text)
         self._carried = [self._survey_request]
+        self._history = history_of(self._survey_request)
         second = self._scaling_request(survey)
         total = yield from self._sum([second], sum(units.scaling_sizes))
         self._scaling = survey.scaling(*units.unpack_scaling(total.vector, survey.count))
         self._carried = [self._survey_request, second]
+        self._history = history_of(second)
         return survey, self._scaling
 
     def _declared(self) -> tuple[FeatureSurvey, Scaling]:
@@ -109,7 +115,7 @@ class ProtectedFeatures:
 
     def _scaling_request(self, survey: FeatureSurvey) -> ScalingRequest:
         parts = survey.origin, survey.frequencies, survey.documents
-        return ScalingRequest(*self._strategy.ids, *parts)
+        return ScalingRequest(*self._strategy.ids, *parts, self._history)
 
     # -- rounds ------------------------------------------------------------------------------
 
@@ -117,9 +123,11 @@ class ProtectedFeatures:
         self, number: int, weights: Floats
     ) -> Generator[Exchange, Replies, dict[str, float]]:
         """Let every site fit from the broadcast weights; return their NMI by name."""
+        request = self._fit(number, weights, 0.0)
         replies = yield from self._collector.ask(
-            [*self._carried, self._fit(number, weights, 0.0)], FitReply, check_quality, number
+            [*self._carried, request], FitReply, check_quality, number
         )
+        self._history = history_of(request)
         return {site: reply.quality for site, reply in sorted(replies.items())}
 
     def weighted_mean(
@@ -128,7 +136,7 @@ class ProtectedFeatures:
         """Return the mean of the weights that wait at the sites, each times its gamma."""
         names = tuple(sorted(gamma))
         table = np.array([gamma[site] for site in names])
-        request = ShareTableRequest(*self._strategy.ids, number, names, table)
+        request = ShareTableRequest(*self._strategy.ids, number, names, table, self._history)
         return (yield from self._shares(request, number))
 
     def plain_mean(self, number: int, weights: Floats) -> Generator[Exchange, Replies, MeanWeights]:
@@ -137,8 +145,10 @@ class ProtectedFeatures:
         With noise the mean of a view goes over the sites in the sum that declare to hold it.
         """
         if self._units is not None:
-            gamma = 1.0 / len(self._strategy.sites)
-            return (yield from self._shares(self._fit(number, weights, gamma), number))
+            request = self._fit(number, weights, 1.0 / len(self._strategy.sites))
+            outcome = yield from self._shares(request, number)
+            self._history = history_of(request)
+            return outcome
         request = self._fit(number, weights, 1.0)
         total = yield from self._sum([request], weights.size, number)
         holding = np.sum([self._views.held[site] for site in total.sites], axis=0)
@@ -148,7 +158,7 @@ class ProtectedFeatures:
 
     def _fit(self, number: int, weights: Floats, weight: float) -> FitRequest:
         scaling = self._scaling if number == 1 or self.noise is not None else ()
-        return FitRequest(*self._strategy.ids, number, weights, scaling, weight)
+        return FitRequest(*self._strategy.ids, number, weights, scaling, weight, self._history)
 
     def _shares(self, request: Message, number: int) -> Generator[Exchange, Replies, RoundOutcome]:
         units = self._units
@@ -161,6 +171,7 @@ class ProtectedFeatures:
 
     def votes(self, request: RefineRequest, round_: int) -> Generator[Exchange, Replies, Floats]:
         """Return how many sites would choose each feature (D,)."""
+        request = replace(request, history=self._history)
         total = yield from self._sum([request], self._views.n_columns, round_)
         return total.vector
 

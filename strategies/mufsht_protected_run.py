@@ -26,9 +26,6 @@ __all__ = ["ProtectedMUFSHTRun"]
 
 Replies = dict[str, Any]
 
-#: A masked sum in which one site weighs more than this is hardly more than that site's weights.
-DOMINANT = 0.9
-
 
 class ProtectedMUFSHTRun(MUFSHTRun):
     """Rounds in which the server sees sums over sites and, at most, the NMI of a single one."""
@@ -71,19 +68,9 @@ class ProtectedMUFSHTRun(MUFSHTRun):
         else:
             self._quality = yield from sums.qualities(number, weights)
             self._gamma = quality_weights(self._quality, settings.weighting, settings.agg_temp)
-            self._warn_of_dominance()
             outcome = yield from sums.weighted_mean(number, self._gamma)
         objective, view_weights = float("nan"), []
         if isinstance(outcome, RoundOutcome):
             objective, view_weights = outcome.objective, outcome.view_weights.tolist()
         self.record_round(number, objective, view_weights, self._gamma, sums.contributors)
         return outcome
-
-    def _warn_of_dominance(self) -> None:
-        for site, gamma in self._gamma.items():
-            if gamma > DOMINANT:
-                self.warn(
-                    f"site '{site}' had more than {DOMINANT:g} of the weight in a round, so that "
-                    "the masked sum is nearly its own weights W: raise mufsht.agg_temp or set "
-                    "mufsht.weighting to 'uniform'"
-                )

@@ -220,6 +220,11 @@ class FedMUFSHTParticipant:
         """Whether the scaling has come: it comes once."""
         return bool(self._scaling)
 
+    @property
+    def begun(self) -> int:
+        """The last round that was fitted, whether its weights have left or wait; 0: none."""
+        return max(self._last_round, self._waiting)
+
     # -- rounds ------------------------------------------------------------------------------
 
     def round(self, request: FitRequest) -> FitReply | ShareReply:
@@ -239,18 +244,18 @@ class FedMUFSHTParticipant:
             self.site,
             request,
             self._dims,
-            last_round=max(self._last_round, self._waiting),
+            last_round=self.begun,
             scaled=bool(self._scaling),
         )
         solver = self._solver or self._scaled(self._scaling or request.scaling)
         own = None if self._fit is None else self._fit.weights
         # A fit that fails leaves nothing behind: neither its scaling nor its weights.
-        self._fit = solver.fit(request.weights, own)
-        self._solver, self._waiting = solver, request.round
+        fit = solver.fit(request.weights, own)
+        quality = 0.0 if request.weight > 0 else solver.quality(fit.weights)
+        self._fit, self._solver, self._waiting = fit, solver, request.round
         self._scaling = self._scaling or request.scaling
         if request.weight > 0:
             return self._weighted(request.round, request.weight)
-        quality = self._ready().quality(self._fit.weights)
         return FitReply(self.run_id, request.round, quality)
 
     def share(self, request: ShareRequest) -> ShareReply:
@@ -341,10 +346,9 @@ class FedMUFSHTParticipant:
             raise ProtocolError(f"site '{self.site}' was sent {action} before a round")
 
     def _require_no_round(self, action: str) -> None:
-        begun = max(self._last_round, self._waiting)
-        if begun > 0:
+        if self.begun > 0:
             raise ProtocolError(
-                f"site '{self.site}' was sent {action} after round {begun}: start another run"
+                f"site '{self.site}' was sent {action} after round {self.begun}: start another run"
             )
 
     # -- restart -----------------------------------------------------------------------------

@@ -91,6 +91,8 @@ class FedHKParticipant:
         self.records = records
         self.n_rows = len(records.ids)
         self._device, self._dtype = device, dtype
+        #: With noise no record may change what another adds to a sum, not even by rounding.
+        self._separate = plan.privacy.mechanism == "gaussian"
         self._min_cell = min_cell
         self._last_round = 0
         self._names: tuple[str, ...] = ()
@@ -190,7 +192,8 @@ class FedHKParticipant:
             self.plan.settings(sum(self._dims)).heat_kernel,
             cell_mass=request.cell_mass,
             device=self._device,
-            dtype=self._dtype,
+            dtype="float64" if self._separate else self._dtype,
+            separate=self._separate,
         )
         self._seed_request = request
         centers: Sequence[Floats] = [np.zeros((0, 0, d)) for d in self._dims]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import ProtocolError
+from configs.errors import DataRefused, ProtocolError
 from configs.plan import RunPlan
 from fedmvc_client.feature_choice import describe_chosen
 from fedmvc_client.outcomes import SiteResult
@@ -100,6 +100,8 @@ class FedHKSums:
         Raises
         ------
         ProtocolError
+        DataRefused
+            Where a record would count more.
         """
         if isinstance(request, RoundRequest):
             return self._round(request)
@@ -187,12 +189,26 @@ class FedHKSums:
     def _round(self, request: RoundRequest) -> Floats:
         units = self._ready()
         self._check_inside(request.centers, request.view_weights, units)
-        reply = self._inner.round(request)
+        if self._noisy:
+            self._check_bandwidth(request.bandwidth)
+        try:
+            reply = self._inner.round(request)
+        except FloatingPointError as error:
+            raise DataRefused(f"{error}: no noise is made for that") from error
         if isinstance(reply, StatisticsReply):
             return units.pack(reply.statistics)
         if isinstance(reply, LocalModelReply):
             return pack_local_model(reply, units, self._inner.held, self.plan.fedhk.aggregation)
         raise ProtocolError("coded statistics cannot be summed")
+
+    def _check_bandwidth(self, bandwidth: Floats) -> None:
+        """Refuse another bandwidth than the plan's: an enormous one enlarges what rounding leaves.
+
+        A plan with noise names a number.
+        """
+        planned = float(self.plan.settings(sum(len(b) for b in self._bounds)).bandwidth)
+        if not (bandwidth == planned).all():
+            raise ProtocolError(f"with noise the bandwidth is the plan's {planned:g}, no other")
 
     def _check_inside(
         self, views: Sequence[Floats], view_weights: Floats, units: HeatKernelUnits

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from configs.errors import PolicyRefused, ProtocolError
 from configs.plan import RunPlan
@@ -13,6 +16,7 @@ from fedmvc_client.participants.protected import ProtectedParticipant, octets
 from fedmvc_client.sources import Records, Source
 from privacy.audit import Fact
 from privacy.secagg import RunTerms, SecureSumSite
+from privacy.vault import Vault
 from strategies.messages import (
     AskRequest,
     CloseRequest,
@@ -35,6 +39,68 @@ __all__ = ["MaskedParticipant"]
 
 #: Fact under which the audit log notes how many changes the run's vault has seen.
 _VAULT = "vault"
+#: Rounds are numbered from 1; what has no number comes before all of them.
+_UNNUMBERED, _LAST_NUMBER = 0, 2**62
+
+
+class OpenedOnce:
+    """What an exact run was asked, for good: of each kind one request a round, and none twice.
+
+    Sums without noise of the same records at points of the server's choice would together show
+    single records, so a round is answered for one request only. The same may come again in a later
+    exchange: where a sum failed, or a run is resumed, it says nothing new.
+
+    Parameters
+    ----------
+    vault : Vault
+        The run's: what it holds outlives the worker.
+    site : str
+        The site's name, for messages.
+    """
+
+    def __init__(self, vault: Vault, site: str) -> None:
+        self._vault = vault
+        self._site = site
+
+    def check(self, bodies: Sequence[NDArray[np.uint8]]) -> None:
+        """Refuse another request for a round that was answered, or for an earlier one.
+
+        Parameters
+        ----------
+        bodies : sequence of ndarray of uint8
+            The method's requests, without the number of the exchange.
+
+        Raises
+        ------
+        ProtocolError
+        """
+        kind, number, digest = _asked(bodies)
+        last = self._vault.last(kind)
+        if number < last:
+            raise ProtocolError(
+                f"site '{self._site}' was asked for round {number} after round {last}: without "
+                "noise a run goes forward only; start another run"
+            )
+        if self._vault.get(kind, number) not in (None, digest):
+            which = f" of round {number}" if number else ""
+            raise ProtocolError(
+                f"site '{self._site}' has answered another {kind}{which}: without noise one is "
+                "answered, and nothing but the same again; start another run"
+            )
+
+    def keep(self, bodies: Sequence[NDArray[np.uint8]]) -> None:
+        """Hold a request that is answered, durable before the answer leaves."""
+        kind, number, digest = _asked(bodies)
+        with self._vault.transaction():
+            if self._vault.get(kind, number) is None:
+                self._vault.put(kind, digest, number)
+
+
+def _asked(bodies: Sequence[NDArray[np.uint8]]) -> tuple[str, int, bytes]:
+    """Return the kind of a request, its round, and the hash of all that comes with it."""
+    asked = from_bytes(bodies[-1].tobytes())
+    number = min(max(getattr(asked, "round", _UNNUMBERED), _UNNUMBERED), _LAST_NUMBER)
+    return type(asked).__name__, number, hashlib.sha256(body_of(bodies)).digest()
 
 
 class MaskedParticipant(ProtectedParticipant):
@@ -72,6 +138,8 @@ class MaskedParticipant(ProtectedParticipant):
             roster,
             self._vault,
         )
+        #: With noise a second request for a round is a new release and is paid.
+        self._opened = None if self._noisy else OpenedOnce(self._vault, self.site)
         #: The last question that was answered in the clear, and the reply's bytes.
         self._question, self._reply = b"", b""
 
@@ -110,16 +178,29 @@ class MaskedParticipant(ProtectedParticipant):
         """
         question = hashlib.sha256(body_of(request.bodies)).digest()
         if question != self._question:
+            self._check_opened(request)
             reply = to_bytes(self._answered(request.bodies, self._method.ask))
+            self._keep_opened(request)
             self._question, self._reply = question, reply
+            counter = self._vault.counter
             self._safe.audit.write(
                 "answered in the clear",
                 run_id=self.run_id,
                 bytes=len(reply),
                 request=question.hex(),
                 reply=hashlib.sha256(reply).hexdigest(),
+                **{_VAULT: counter},
             )
+            self._vouched = counter
         return from_bytes(self._reply)
+
+    def _check_opened(self, request: SumRequest | AskRequest) -> None:
+        if self._opened is not None and request.bodies:
+            self._opened.check(request.bodies)
+
+    def _keep_opened(self, request: SumRequest | AskRequest) -> None:
+        if self._opened is not None:
+            self._opened.keep(request.bodies)
 
     def _sum(self, request: SumRequest) -> SumReply:
         if request.senders:
@@ -128,7 +209,9 @@ class MaskedParticipant(ProtectedParticipant):
         digest = self._digest(request)
         masked = self._masks.answered(request.exchange, digest, request.previous)
         if masked is None:
+            self._check_opened(request)
             vector = self._vector(request, digest)
+            self._keep_opened(request)
             masked = self._masks.upload(request.exchange, digest, request.previous, vector)
         elif request.exchange <= self._last:
             return SumReply(self.run_id, request.exchange, masked)

@@ -12,16 +12,73 @@ from configs.errors import ProtocolError
 from configs.plan import RunPlan
 from strategies.messages import (
     FeatureScaling,
+    FitRequest,
     ShareTableRequest,
     declared_feature_scaling,
+    initial_weights,
 )
 
-__all__ = ["check_broadcast", "check_declared", "check_origin", "own_weight"]
+__all__ = [
+    "check_broadcast",
+    "check_declared",
+    "check_history",
+    "check_next",
+    "check_origin",
+    "check_start",
+    "own_weight",
+]
 
 Floats = NDArray[np.float64]
 
 #: How far a number may be off by rounding, relative to what it is compared with.
 _ROUNDING = 1e-9
+
+
+def check_history(site: str, told: str, own: str) -> None:
+    """Refuse a request that follows others than this site was sent (see `history_of`).
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if told != own:
+        raise ProtocolError(
+            f"site '{site}' was sent other requests before than the server says that all sites "
+            "were: different ones would leave one site alone in the sum; start another run"
+        )
+
+
+def check_next(site: str, request: FitRequest, last_round: int) -> None:
+    """Refuse a round that leaves one out: with masks alone every site is in every sum.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if request.round > last_round + 1:
+        raise ProtocolError(
+            f"site '{site}' was asked for round {request.round} after round {last_round}: with "
+            "masks and no noise none is left out"
+        )
+
+
+def check_start(plan: RunPlan, site: str, request: FitRequest, n_features: int) -> None:
+    """Refuse a round 1 that starts from other weights (D, k) than the plan's seed gives.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    shape = (n_features, plan.n_clusters)
+    if request.round != 1 or request.weights.shape != shape:
+        return  # another shape than the run's is refused by its own sentence
+    start = initial_weights(*shape, plan.seed)
+    if not np.allclose(request.weights, start, rtol=_ROUNDING, atol=0.0):
+        raise ProtocolError(
+            f"site '{site}' was sent a start of round 1 that does not follow from the plan's seed: "
+            "a server that chooses the start can single out a record; use the same version at "
+            "both ends"
+        )
 
 
 def check_origin(
@@ -82,8 +139,8 @@ def check_broadcast(site: str, weights: Floats, dims: Sequence[int], limits: Flo
 def own_weight(plan: RunPlan, site: str, request: ShareTableRequest) -> float:
     """Return this site's weight gamma from the table of all sites.
 
-    The table must be one that NMI in [0, 1] can give under the plan (Eq. 16). A small ``agg_temp``
-    still lets a server give one site nearly all the weight.
+    The table must be one that NMI in [0, 1] can give under the plan (Eq. 16). The plan's
+    ``agg_temp`` is large enough that such a table gives no site more than half of all weight.
 
     Raises
     ------
@@ -98,7 +155,7 @@ def own_weight(plan: RunPlan, site: str, request: ShareTableRequest) -> float:
         and (weights >= 0).all()
         and abs(float(weights.sum()) - 1.0) <= _ROUNDING
     )
-    if fits and settings.weighting == "softmax":
+    if fits:
         least = float(weights.max()) * math.exp(-1.0 / settings.agg_temp)
         fits = bool(weights.min() >= least * (1.0 - _ROUNDING))
     if not fits:

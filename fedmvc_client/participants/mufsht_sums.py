@@ -17,7 +17,10 @@ from fedmvc_client.participants.fed_mufsht import FedMUFSHTParticipant
 from fedmvc_client.participants.mufsht_sum_checks import (
     check_broadcast,
     check_declared,
+    check_history,
+    check_next,
     check_origin,
+    check_start,
     own_weight,
 )
 from fedmvc_client.sources import Records, Source
@@ -38,6 +41,7 @@ from strategies.messages import (
     ShareTableRequest,
     SurveyReply,
     SurveyRequest,
+    history_of,
 )
 
 __all__ = ["MUFSHTSums"]
@@ -52,6 +56,10 @@ class MUFSHTSums:
     `strategies.feature_units`), and gives its NMI in the clear where the plan weighs sites by it.
     With noise it sends its weights, shortened to ``privacy.clip``, and nothing else: the noise is
     made for the whole of a site's part, so that part may depend on its records at will.
+
+    Without noise what a sum may hold depends on all sites having been sent the same from the
+    survey on, also in the clear and in sums that were never opened: each request says what it
+    follows (see `history_of`), and this site refuses one that does not follow its own.
 
     Values are cut to the declared bounds; text needs none.
 
@@ -86,6 +94,8 @@ class MUFSHTSums:
         self._bounds: list[Floats] = []
         self._held: list[bool] = []
         self._observed = np.zeros(0, dtype=bool)
+        #: Hashes of the survey, and of the last request that the next answer depends on.
+        self._surveyed, self._history = "", ""
 
     @property
     def noise(self) -> GaussianNoise | None:
@@ -136,11 +146,15 @@ class MUFSHTSums:
         if isinstance(request, FitRequest) and not self._weighs:
             return self._share(self._fit(request))
         if isinstance(request, ShareTableRequest) and self._weighs:
+            check_history(self._site, request.history, self._history)
             weight = own_weight(self.plan, self._site, request)
             ids = request.run_id, request.plan_id
             return self._share(self._inner.share(ShareRequest(*ids, request.round, weight)))
         if isinstance(request, RefineRequest):
-            return self._inner.refine(request).sums[0]
+            check_history(self._site, request.history, self._history)
+            votes = self._inner.refine(request).sums[0]
+            self._history = history_of(request)
+            return votes
         raise ProtocolError(f"a {_named(request)} cannot be summed under this plan")
 
     def finish(self, request: Message) -> SelectionResult:
@@ -155,12 +169,13 @@ class MUFSHTSums:
         return self._inner.finish(request)[1]
 
     def state(self) -> Mapping[str, NDArray[np.generic]]:
-        """Return the plain participant's state."""
-        return self._inner.state()
+        """Return the plain participant's state, and what it follows from."""
+        return {**self._inner.state(), "history": np.array(self._history)}
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Take back what `state` gave."""
         self._inner.restore(state)
+        self._history = str(state["history"])
 
     # -- one request each ------------------------------------------------------------------------
 
@@ -174,6 +189,7 @@ class MUFSHTSums:
             for name, d in zip(request.views, request.n_columns.tolist(), strict=True)
         ]
         self._observed = reply.sums[2] > 0
+        self._surveyed = self._history = history_of(request)
         return reply
 
     def _survey_sums(self, request: SurveyRequest) -> Floats:
@@ -181,9 +197,13 @@ class MUFSHTSums:
         return self._units.pack_survey(reply.sums)
 
     def _scale(self, request: ScalingRequest) -> ScalingReply:
+        if not self._noisy and self._surveyed:
+            check_history(self._site, request.history, self._surveyed)
         if self._declared and request.origin.shape == self._observed.shape:
             check_origin(self._site, request.origin, self._bounds, self._observed)
-        return self._inner.scale(request)
+        reply = self._inner.scale(request)
+        self._history = history_of(request)
+        return reply
 
     def _fit(self, request: FitRequest) -> FitReply | ShareReply:
         if self._noisy:
@@ -193,7 +213,13 @@ class MUFSHTSums:
         else:
             limits = self._units.weight_bounds
             check_broadcast(self._site, request.weights, self._units.dims, limits)
-        return self._inner.round(request)
+            check_history(self._site, request.history, self._history)
+            check_next(self._site, request, self._inner.begun)
+        check_start(self.plan, self._site, request, sum(map(len, self._bounds)))
+        history = history_of(request)
+        reply = self._inner.round(request)
+        self._history = history
+        return reply
 
     def _update(self, request: Message) -> Floats:
         """Return the site's weights as one vector, at most ``privacy.clip`` long."""

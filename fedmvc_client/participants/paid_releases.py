@@ -91,5 +91,6 @@ class PaidReleases:
 
 def declined(site: str, error: FedMVCError) -> PolicyRefused:
     """Return a refusal that hides from the server what in the data made the run impossible."""
-    log.error("%s", error.public_message)
-    return PolicyRefused(f"site '{site}' declined", local_detail=error.public_message)
+    why = " ".join(filter(None, (error.public_message, error.local_detail)))
+    log.error("%s", why)
+    return PolicyRefused(f"site '{site}' declined", local_detail=why)

@@ -22,6 +22,7 @@ from fedmvc_client.participants.fedhk_sums import FedHKSums
 from fedmvc_client.participants.mufsht_sums import MUFSHTSums
 from fedmvc_client.participants.paid_releases import PaidReleases, declined
 from fedmvc_client.participants.summands import Summands
+from fedmvc_client.policy import without_count
 from fedmvc_client.safe import Safe
 from fedmvc_client.sources import Records, Source
 from privacy.audit import Fact
@@ -84,8 +85,9 @@ class ProtectedParticipant(abc.ABC):
         if n_rows > most:
             raise self._declined(
                 DataRefused(
-                    f"site '{self.site}' has {n_rows} rows; privacy.max_rows is {most}: raise it "
-                    "or leave the run"
+                    f"site '{self.site}' has more rows than privacy.max_rows, {most}: raise it or "
+                    "leave the run",
+                    local_detail=f"{n_rows} rows",
                 )
             )
         try:
@@ -172,9 +174,10 @@ class ProtectedParticipant(abc.ABC):
         if not np.all(inside):
             raise self._declined(
                 DataRefused(
-                    f"site '{self.site}' has {np.count_nonzero(~np.asarray(inside))} of "
-                    f"{sums.size} sums above what privacy.max_rows ({self.plan.privacy.max_rows}) "
-                    "records can give: check the bounds in schema.toml, or leave the run"
+                    f"site '{self.site}' has sums above what privacy.max_rows "
+                    f"({self.plan.privacy.max_rows}) records can give: check the bounds in "
+                    "schema.toml, or leave the run",
+                    local_detail=f"{np.count_nonzero(~np.asarray(inside))} of {sums.size} sums",
                 )
             )
 
@@ -196,19 +199,33 @@ class ProtectedParticipant(abc.ABC):
         try:
             for body in bodies[:-1]:
                 self._adopt(body.tobytes())
-            return answer(from_bytes(bodies[-1].tobytes()))
+            asked = bodies[-1].tobytes()
+            self._refuse_second(asked)
+            return answer(from_bytes(asked))
         except (DataRefused, PolicyRefused) as error:
             raise self._declined(error) from error
 
     def _adopt(self, body: bytes) -> None:
         """Adopt a request, once: every sum brings along what a site that was away would lack."""
         if body not in self._adopted:
+            self._refuse_second(body)
             self._method.adopt(from_bytes(body))
             self._adopted.append(body)
 
+    def _refuse_second(self, body: bytes) -> None:
+        """Refuse another request of a kind that was adopted: what is in force is what sums carry.
+
+        A site that had taken the other one in between would sum something else than the rest.
+        """
+        kind = type(from_bytes(body))
+        if any(type(from_bytes(kept)) is kind and kept != body for kept in self._adopted):
+            raise ProtocolError(
+                f"site '{self.site}' was sent another {kind.__name__} than the run began with"
+            )
+
     def _declined(self, error: FedMVCError) -> FedMVCError:
-        """Hide from the server what in the data made a noisy run impossible."""
-        return declined(self.site, error) if self._noisy else error
+        """Hide from the server what in the data made a run impossible, or how many they are."""
+        return declined(self.site, error) if self._noisy else without_count(error)
 
     @abc.abstractmethod
     def _close(self, request: CloseRequest) -> None:

@@ -22,14 +22,17 @@ import torch
 from numpy.typing import NDArray
 
 from fedmvc_client.solvers.chunks import fold_chunks
+from fedmvc_client.solvers.exponents import center_matrix, exponents_by_feature
 from fedmvc_client.solvers.fuzzifier import inverse_power, membership_power
-from fedmvc_client.solvers.views import PreparedView, PreparedViews
+from fedmvc_client.solvers.views import PreparedViews
 from strategies.messages import SufficientStatistics
 
 Floats = NDArray[np.float64]
 
 #: Centres are padded to a multiple of this many rows; odd sizes halve the speed of the products.
 _ROW_MULTIPLE = 4
+#: By how much rounding may lift a sum that is at most 1.
+_ROUNDING = 1e-9
 
 
 def heat_kernel_pass(
@@ -73,6 +76,8 @@ def heat_kernel_pass(
     ------
     ValueError
         If shapes disagree or a value is not finite.
+    FloatingPointError
+        If a separate record would count more than 1.
     """
     step = _Pass(prepared, centers, view_weights, bandwidth, holding_share, view_exponent)
     products, dispersion = step.accumulate(fuzzifier, n_threads)
@@ -191,7 +196,7 @@ class _Pass:
         self._held = [h for h, view in enumerate(prepared.views) if view.chunks is not None]
         self._matrices = [
             self._tensor(
-                _center_matrix(prepared.views[h], centers[h], bandwidth[:, h], self._n_padded)
+                center_matrix(prepared.views[h], centers[h], bandwidth[:, h], self._n_padded)
             )
             for h in self._held
         ]
@@ -296,8 +301,13 @@ class _Pass:
         for position, h in enumerate(self._held):
             chunks = self.prepared.views[h].chunks
             assert chunks is not None
-            torch.mm(self._matrices[position], chunks[chunk], out=work.kernel[position])
-            kernel = work.kernel[position][: self._n_centers].view(shape).clamp_(max=0.0)
+            kernel = work.kernel[position]
+            if self.prepared.separate:
+                term = work.minus_distance[position].view(self._n_centers, -1)
+                exponents_by_feature(self._matrices[position], chunks[chunk], kernel, term)
+            else:
+                torch.mm(self._matrices[position], chunks[chunk], out=kernel)
+            kernel = kernel[: self._n_centers].view(shape).clamp_(max=0.0)
             minus_distance = torch.expm1(kernel, out=work.minus_distance[position])
             kernel.exp_()
             total.addcmul_(minus_distance, self._coefficient[:, h, None, None], value=-1.0)
@@ -307,6 +317,8 @@ class _Pass:
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         self._distances(chunk, work)
         weight = membership_power(work.total, work.power, fuzzifier)
+        if self.prepared.separate and not bool((weight.sum(dim=1) <= 1.0 + _ROUNDING).all()):
+            raise FloatingPointError("a record's memberships to the power m add up to more than 1")
         flat = weight.view(self.n_starts, -1)
         sums = []
         for position, h in enumerate(self._held):
@@ -345,25 +357,6 @@ def _single(
         holding_share,
         view_exponent,
     )
-
-
-def _center_matrix(view: PreparedView, centers: Floats, bandwidth: Floats, n_padded: int) -> Floats:
-    """Matrix whose product with a chunk of features is -phi, zero rows added at the end."""
-    shifted = centers - view.shift
-    d = view.n_columns
-    n_starts, n_clusters = shifted.shape[:2]
-    matrix = np.zeros((n_starts, n_clusters, 2 * d + 1 if view.cell_mass else d + 2))
-    if view.cell_mass:
-        matrix[..., :d] = 2.0 * shifted
-        matrix[..., d:-1] = -(shifted**2)
-    else:
-        matrix[..., :d] = 2.0 * view.weight * shifted
-        matrix[..., d] = -(shifted**2) @ view.weight
-    matrix[..., -1] = -1.0
-    matrix *= bandwidth[:, None, None]
-    padded = np.zeros((n_padded, matrix.shape[2]))
-    padded[: n_starts * n_clusters] = matrix.reshape(n_starts * n_clusters, -1)
-    return padded
 
 
 def _check_shapes(

@@ -9,6 +9,11 @@ zeros: their exponent, dispersion and contribution to every sum are exactly 0.
 
 The scaled values are shifted to the middle of the site's own data first: without it ``phi`` loses
 digits by cancellation where values are far from 0. The pass adds the shift back.
+
+Where noise hides a record, what any other record adds to a sum may not depend on it, not even by
+rounding, which a request can enlarge (centres that nearly coincide). ``separate`` views therefore
+take a shift that no record moves and compute feature by feature: the order inside a matrix product
+depends on how many records stand beside one.
 """
 
 from __future__ import annotations
@@ -60,6 +65,7 @@ class PreparedView:
         cell_mass: bool,
         device: torch.device,
         dtype: torch.dtype,
+        separate: bool,
     ) -> None:
         self.raw = raw
         self.scaling = scaling
@@ -72,7 +78,7 @@ class PreparedView:
         self.shift = np.zeros(self.n_columns)
         self._heat_kernel = heat_kernel
         if raw is not None:
-            self.shift = self._middle(raw)
+            self.shift = np.full(self.n_columns, 0.5) if separate else self._middle(raw)
             self.chunks = self._fill(raw, chunk_rows(n_rows, device), device, dtype)
 
     def scaled(self, rows: slice | NDArray[np.intp]) -> Floats:
@@ -143,7 +149,9 @@ class PreparedView:
         else:
             features[:d, :n] = x.T
             features[d, :n] = held
-        features[-1, :n] = np.einsum("ij,ij,ij->i", delta, x, x)
+        features[-1, :n] = 0.0
+        for j in range(d):
+            features[-1, :n] += delta[:, j] * x[:, j] ** 2
 
 
 class PreparedViews:
@@ -162,6 +170,9 @@ class PreparedViews:
         kernel ``one`` where no record anywhere misses a part of the view.
     device, dtype : str
         See :func:`fedmvc_client.solvers.devices.resolve_device`.
+    separate : bool, default False
+        Whether a record's part of every sum is the same to the bit whatever the other records are.
+        Then values are scaled to [0, 1] by numbers that follow from no record.
 
     Attributes
     ----------
@@ -190,6 +201,7 @@ class PreparedViews:
         cell_mass: Sequence[bool],
         device: str | torch.device = "cpu",
         dtype: str = "float64",
+        separate: bool = False,
     ) -> None:
         if not len(views) == len(scaling) == len(cell_mass):
             raise ValueError(
@@ -211,10 +223,20 @@ class PreparedViews:
         self.heat_kernel = heat_kernel
         self.device = device if isinstance(device, torch.device) else resolve_device(device)
         self.dtype = resolve_dtype(dtype)
+        self.separate = separate
         self.chunk_rows = chunk_rows(self.n_rows, self.device)
         self.n_chunks = -(-self.n_rows // self.chunk_rows)
         self.views = tuple(
-            PreparedView(view, self.n_rows, pooled, heat_kernel, cells, self.device, self.dtype)
+            PreparedView(
+                view,
+                self.n_rows,
+                pooled,
+                heat_kernel,
+                cells,
+                self.device,
+                self.dtype,
+                separate,
+            )
             for view, pooled, cells in zip(views, scaling, cell_mass, strict=True)
         )
         self.held = np.column_stack([view.held for view in self.views])

@@ -159,16 +159,26 @@ def test_a_lost_key_and_a_broken_file_are_said(site):
     key = (site / "state" / "ledger.key").read_bytes()
     (site / "state" / "ledger.key").unlink()
     ended = budget("show", "--site", site)
-    assert ended.code == 2
+    assert ended.code == 4
     assert "ledger key 'ledger.key' does not exist: restore it" in ended.sentence
     (site / "state" / "ledger.key").write_bytes(key)
     (site / "state" / "ledger.key").chmod(0o600)
     (site / "state" / "ledger.db").write_bytes(b"nothing" * 1000)
     ended = budget("show", "--site", site)
-    assert ended.code == 2
-    assert (
-        "privacy ledger of site 'st-anna' cannot be used (file is not a database)" in ended.sentence
-    )
+    assert ended.code == 4
+    assert "privacy ledger of site 'st-anna' was altered (file is not a database)" in ended.sentence
+
+
+@pytest.mark.parametrize("gone", [("ledger.db",), ("ledger.db", "audit.jsonl")])
+def test_a_ledger_that_is_gone_is_not_a_budget_that_is_whole(site, gone):
+    folder = site / "results" / RUN
+    folder.mkdir(parents=True)
+    (folder / "certificate.json").write_text(json.dumps({"ledger_head": spend(site)}))
+    for name in gone:
+        (site / "state" / name).unlink()
+    ended = budget("show", "--site", site)
+    assert ended.code == 4
+    assert "restore" in ended.sentence
 
 
 def test_a_budget_without_delta_is_still_json(site):

@@ -22,7 +22,11 @@ COMMANDS = [
         ("simulate",),
         ["PLAN", "--data", "--backend", "inprocess", "ray", "--out", "--truth", "--json"],
     ),
-    (server, ("run",), ["PLAN", "--server", "HOST:PORT", "--ca", "--out", "--fast-poll", "--json"]),
+    (
+        server,
+        ("run",),
+        ["PLAN", "Plan file", "--server", "HOST:PORT", "--ca", "--out", "--fast-poll", "--json"],
+    ),
     (
         server,
         ("start",),
@@ -37,7 +41,7 @@ COMMANDS = [
         ["--site", "--server", "--runtime", "127.0.0.1:9094", "--socket", "--fast-poll", "7", "8"],
     ),
     (client, ("doctor",), ["--site", "--json", "schema", "worst"]),
-    (client, ("check",), ["PLAN", "--site", "--json"]),
+    (client, ("check",), ["PLAN", "Plan file", "--site", "--json"]),
     (client, ("worker",), ["--socket", "--site", "SuperNode"]),
     (
         client,
@@ -46,8 +50,24 @@ COMMANDS = [
     ),
     (client, ("predict",), ["--model", "--data", "--out", ".csv", ".parquet", "--site", "--json"]),
     (client, ("keygen",), ["--linkage", "--out", "--site", "--json", "tensor-fmvc", "never"]),
-    (client, ("plans",), ["show"]),
-    (client, ("plans", "show"), ["PLAN", "--site", "--json", "learns"]),
+    (client, ("plans",), ["list", "show", "approve", "reject"]),
+    (client, ("plans", "list"), ["--site", "--json", "used up", "expired"]),
+    (client, ("plans", "show"), ["PLAN", "id of a plan", "--site", "--json", "learns"]),
+    (
+        client,
+        ("plans", "approve"),
+        ["PLAN", "id of a plan", "--runs", "--days", "--site", "--json"],
+    ),
+    (client, ("plans", "reject"), ["PLAN", "id of a plan", "--site", "--json", "cannot go on"]),
+    (client, ("budget",), ["show", "verify", "separate"]),
+    (client, ("budget", "show"), ["--site", "--json", "policy.epsilon_budget"]),
+    (client, ("budget", "verify"), ["--certificate", "--site", "--json", "Exit code 4"]),
+    (client, ("budget", "separate"), ["FIRST", "SECOND", "Name of a cohort", "--yes", "--json"]),
+    (client, ("log", "verify"), ["--certificate", "--site", "--json", "Exit code 4"]),
+    (client, ("abort",), ["RUN_ID", "Id of a running run", "--site", "--json", "forfeited"]),
+    (server, ("roster",), ["build", "check"]),
+    (server, ("roster", "build"), ["--federation", "NAME=PUBLIC_KEY", "--keys", "--out", "--json"]),
+    (server, ("roster", "check"), ["FILE", "Roster file", "--site", "--json", "fingerprint"]),
 ]
 
 

@@ -1,12 +1,13 @@
 import json
 import stat
+import subprocess
 
 import pytest
 
 from fedmvc_client.cli import app as client
 from privacy.alignment import read_linkage_key
 from privacy.identity import fingerprint, public_text, read_identity
-from tests.cli.commands import call, edit_text, files_in, run_script
+from tests.cli.commands import call, edit_text, files_in, run_script, script
 
 
 def test_makes_the_sites_linkage_key_and_says_what_to_do_next(sites):
@@ -141,3 +142,23 @@ def test_a_folder_that_is_no_site_is_named(tmp_path):
     assert ended.code == 2
     assert "site file 'site.toml' does not exist" in ended.sentence
     assert files_in(tmp_path) == set()
+
+
+def test_without_a_terminal_a_passphrase_comes_from_the_environment(sites, monkeypatch):
+    site = sites / "st-anna"
+    monkeypatch.delenv("FEDMVC_PASSPHRASE", raising=False)
+
+    done = subprocess.run(
+        [script("fedmvc-client"), "keygen", "--passphrase", "--out", site / "new.pem"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # no terminal of ours either
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    words = " ".join(done.stderr.split())
+    assert "no terminal to ask for a passphrase: give it in FEDMVC_PASSPHRASE" in words
+    assert "Warning" not in words
+    assert not (site / "new.pem").exists()

@@ -114,8 +114,8 @@ def test_the_cost_stands_beside_what_is_left(sites, tmp_path):
     lines = ended.out.splitlines()
     assert "policy    site 'st-anna' would take part" in lines
     (cost,) = [line for line in lines if line.startswith("cost")]
-    assert cost.startswith("cost      epsilon 2 at delta 1e-05 in 10 releases (gaussian): 1.")
-    assert cost.endswith(" of the budget")
+    assert cost.startswith("cost      epsilon 2 at delta 1e-05 in 10 releases (gaussian): takes 1.")
+    assert cost.endswith(" of what is left")
     assert (
         "budget    the whole site: epsilon 8 at delta 0.0001; spent 0, reserved 0, left 8" in lines
     )

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from configs.compatibility import largest_weight
 from configs.errors import ConfigError
 from configs.plan import RunPlan
 from configs.secure_terms import check_terms, default_dropouts
@@ -137,6 +138,7 @@ def test_a_plain_plan_has_no_secure_terms():
         ({**MASKED, "participants": [*SITES, "st-anna"]}, {}, "lists site 'st-anna' twice"),
         ({**MASKED, "participants": ["a b"]}, {}, "participants[0] is 'a b'; allowed"),
         ({"secure_aggregation": True}, {}, "privacy.participants is empty"),
+        ({"secure_aggregation": True, "participants": []}, {}, "privacy.participants is empty"),
         (
             {**MASKED, "participants": [*SITES, "x"], "tolerated_dropouts": 1},
             {},
@@ -185,6 +187,60 @@ def test_what_privacy_cannot_be_combined_with_is_refused_in_one_sentence(
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("plan.toml: ")
     assert "\n" not in str(caught.value)
+
+
+def selection(mufsht, privacy=None):
+    fields = {"method": "fed-mufsht", "n_clusters": 4, "mufsht": mufsht}
+    return RunPlan.parse({**fields, "privacy": privacy or MASKED}, source="plan.toml")
+
+
+@pytest.mark.parametrize("mufsht", [{}, {"agg_temp": 0.1}, {"weighting": "uniform"}])
+def test_a_masked_selection_weighs_all_sites_alike_unless_the_plan_says_otherwise(mufsht):
+    masked = selection(mufsht)
+    assert masked.mufsht.weighting == "uniform"
+    assert masked.plan_id == selection({**mufsht, "weighting": "uniform"}).plan_id
+    assert selection(mufsht, {"min_contributors": 3}).mufsht.weighting == mufsht.get(
+        "weighting", "softmax"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mufsht", "n_sites", "sentence"),
+    [
+        (
+            {"weighting": "linear"},
+            3,
+            "mufsht.weighting = 'linear' lets a server that lies about the sites' NMI give one of "
+            "them all of the weight, so that the masked sum is its weights W alone: use 'uniform' "
+            "(the default with secure aggregation), or 'softmax' with an agg_temp of 1.443 or more",
+        ),
+        (
+            {"weighting": "softmax"},
+            3,
+            "mufsht.weighting = 'softmax' with agg_temp = 0.1 lets a server that lies about the "
+            "sites' NMI give one of 3 sites 0.9999 of the weight, so that the masked sum is mostly "
+            "its weights W: use 'uniform' (the default with secure aggregation), or 'softmax' with "
+            "an agg_temp of 1.443 or more",
+        ),
+        ({"weighting": "softmax", "agg_temp": 1.44}, 3, "give one of 3 sites 0.5003 of the weight"),
+        ({"weighting": "softmax", "agg_temp": 0.45}, 10, "or 'softmax' with an agg_temp of 0.456"),
+    ],
+)
+def test_a_masked_selection_never_lets_one_site_have_most_of_the_weight(mufsht, n_sites, sentence):
+    sites = [f"site-{k}" for k in range(n_sites)]
+    with pytest.raises(ConfigError) as caught:
+        selection(mufsht, {**MASKED, "participants": sites})
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(("n_sites", "agg_temp"), [(3, 1.443), (10, 0.456), (32, 0.292)])
+def test_a_temperature_that_a_refusal_names_is_high_enough(n_sites, agg_temp):
+    sites = [f"site-{k}" for k in range(n_sites)]
+    weighed = {"weighting": "softmax", "agg_temp": agg_temp}
+    assert selection(weighed, {**MASKED, "participants": sites}).mufsht.weighting == "softmax"
+    assert 0.497 < largest_weight(n_sites, agg_temp) <= 0.5
+    with pytest.raises(ConfigError, match="mostly its weights W"):
+        selection({**weighed, "agg_temp": agg_temp - 2e-3}, {**MASKED, "participants": sites})
 
 
 @pytest.mark.parametrize(

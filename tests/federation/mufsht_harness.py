@@ -40,9 +40,7 @@ def selection_plan(
 
 def protected_plan(privacy, **options):
     """Return a plan of `selection_plan` with a table ``[privacy]``."""
-    if privacy.get("mechanism") == "gaussian":
-        options = {"weighting": "uniform", **options}
-    fields = selection_plan(**options).fields()
+    fields = selection_plan(**{"weighting": "uniform", **options}).fields()
     del fields["quorum"]["min_sites"]  # follows from the participants
     return RunPlan.parse({**fields, "privacy": privacy})
 

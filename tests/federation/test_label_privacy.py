@@ -360,7 +360,7 @@ def test_a_site_that_died_between_payment_and_answer_pays_again(folder, monkeypa
     site = site_in(folder, max_rounds=1).begin()
     with monkeypatch.context() as dying:
         dying.setattr(type(site.ledger), "answered", lambda *_: 1 / 0)
-        site.refused(site.align, 70)
+        site.refused(site.align, 4)  # with noise a defect reads like a refusal
     restarted(site, folder).start()
     assert site.spent() == 2
     assert "all are paid" in site.refused(site.forcing(1, site.true_labels), 5)

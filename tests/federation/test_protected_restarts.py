@@ -1,7 +1,9 @@
 """Sites whose worker is killed and started anew in a protected run, and folders put back."""
 
+import dataclasses
 import os
 import shutil
+import threading
 import time
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from configs.errors import TransportError
 from fedmvc_client.abandoned import IDLE_DAYS
 from fedmvc_client.participants.protected import ProtectedParticipant
+from fedmvc_client.socket_server import WorkerServer
 from fedmvc_client.sources import FolderSource
 from fedmvc_client.worker import SiteWorker, folder_worker
 from privacy.ledger import Ledger
@@ -237,7 +240,11 @@ def test_a_run_folder_put_back_after_the_end_is_of_no_use(data, tmp_path):
 
 @pytest.mark.parametrize(
     ("book", "words"),
-    [("ledger.db", "privacy ledger of site 'riverside' was altered"), ("audit.jsonl", "breaks at")],
+    [
+        ("ledger.db", "privacy ledger of site 'riverside' was altered"),
+        ("audit.jsonl", "breaks at"),
+        ("register.db", "register of site 'riverside' was altered"),
+    ],
 )
 def test_a_book_put_back_from_a_copy_renews_no_budget(data, tmp_path, book, words):
     plan, state = PLANS["noise"], data / SITE / "state"
@@ -254,7 +261,67 @@ def test_a_book_put_back_from_a_copy_renews_no_budget(data, tmp_path, book, word
     assert words in result.stop_reason
 
 
+def test_a_register_that_is_gone_lets_no_exact_sums_of_others_through(data):
+    """No budget counts exact sums: the audit log alone knows of the run before."""
+    federate(PLANS["masked"], folder_workers(data))
+    for path in (data / SITE / "state").glob("register.db*"):
+        path.unlink()
+    plan = protected_plan([*NAMES, "another"], max_rounds=1)
+    reply = ask(
+        folder_worker(data / SITE), m.HelloRequest("0" * 32, plan.plan_id, plan.canonical())
+    )
+    assert (reply.code, "register of site 'riverside' was altered" in reply.message) == (4, True)
+
+
+# -- one request a round ---------------------------------------------------------------------
+
+
+def test_a_restarted_site_holds_to_the_one_request_of_an_exact_round(data, monkeypatch):
+    """The same request may come again in a later exchange; other centres may not."""
+    folder, replies, asked = data / SITE, [], []
+
+    def change(worker, body):
+        request = from_bytes(body)
+        if not isinstance(request, m.SumRequest):
+            return worker.handle(body)
+        if not is_round(request, 2) or replies:
+            asked.append(request)
+            return worker.handle(body)
+        again = dataclasses.replace(
+            asked[-1], exchange=request.exchange, previous=request.previous,
+            senders=(), envelopes=(),
+        )  # fmt: skip
+        moved = from_bytes(again.bodies[-1].tobytes())
+        moved = dataclasses.replace(moved, centers=tuple(view * 0.99 for view in moved.centers))
+        other = dataclasses.replace(
+            again, bodies=(*again.bodies[:-1], m.as_array(m.to_bytes(moved)))
+        )
+        for lie_or_not in (other, again):
+            replies.append(ask(folder_worker(folder), lie_or_not))
+        return m.to_bytes(replies[-1])
+
+    with passing_time(monkeypatch):
+        federate(PLANS["masked"], folder_workers(data), change={SITE: change})
+    refusal, reply = replies
+    assert (refusal.code, "another RoundRequest of round 1" in refusal.message) == (8, True)
+    assert isinstance(reply, m.SumReply)
+    noted = [fact["sentence"] for fact in events(folder_worker(folder), "request refused")]
+    assert refusal.message in noted
+
+
 # -- runs without an end ---------------------------------------------------------------------
+
+
+def serve_idly(worker, path):
+    """Serve a worker that nobody asks anything until nothing is left of its runs."""
+    server = WorkerServer(worker, path, tidy_every=0.05)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while events(worker)[-1] != "run given up" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    server.stop()
+    thread.join(20)
 
 
 def left_alone(data, plan, days):
@@ -277,7 +344,7 @@ def left_alone(data, plan, days):
 
 @pytest.mark.parametrize(
     ("kind", "first"),
-    [("masked", "start"), ("masked noise", "hello"), ("noise", "round")],
+    [("masked", "start"), ("masked noise", "hello"), ("noise", "round"), ("masked noise", "timer")],
 )
 def test_a_run_left_alone_is_given_up_with_its_secrets_and_budget(data, monkeypatch, kind, first):
     folder, plan = data / SITE, PLANS[kind]
@@ -288,6 +355,8 @@ def test_a_run_left_alone_is_given_up_with_its_secrets_and_budget(data, monkeypa
     worker = SiteWorker(FolderSource(folder))
     if first == "start":
         worker = folder_worker(folder)
+    elif first == "timer":
+        serve_idly(worker, folder.parent / "s" / "w.sock")
     else:
         (request,) = recording.of(m.HelloRequest) if first == "hello" else recording.requests[-2:-1]
         assert "run" in ask(worker, request).message

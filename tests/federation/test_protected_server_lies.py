@@ -67,6 +67,15 @@ class Liar:
                 self.replies[name] = ask(worker, make(request))
 
 
+def halved_scaling(request):
+    """Carry along a scaling of half the size, to a site that adopted the honest one."""
+    honest = from_bytes(request.bodies[1].tobytes())
+    own = dataclasses.replace(honest.scaling[0], scale=honest.scaling[0].scale * 0.5)
+    carried = dataclasses.replace(honest, scaling=(own, *honest.scaling[1:]))
+    bodies = (request.bodies[0], as_array(to_bytes(carried)), *request.bodies[2:])
+    return dataclasses.replace(request, bodies=bodies)
+
+
 def of_kind(kind):
     return lambda request: isinstance(request, kind)
 
@@ -77,6 +86,16 @@ def unmasks(request):
 
 def second_round(request):
     return is_round(request, 2)
+
+
+def third_round(request):
+    return is_round(request, 3)
+
+
+def surveyed_less(request):
+    """Ask for the moments of one view alone."""
+    honest = from_bytes(request.bodies[0].tobytes())
+    return dataclasses.replace(honest, views=honest.views[:1], n_columns=honest.n_columns[:1])
 
 
 def changed(**changes):
@@ -207,6 +226,9 @@ LIES = {
         asking(lambda asked: dataclasses.replace(asked, views=("view_0", "spies"))),
         "view 'spies', which no schema here has",
     ),
+    "another scaling than before": (
+        "before", second_round, halved_scaling, "another SeedRequest than the run began with",
+    ),
     "an exchange of the past": (
         "before", second_round, changed(exchange=1), "exchange 1",
     ),
@@ -274,6 +296,19 @@ LIES = {
     ),
     "another exchange to unmask": (
         "before", unmasks, changed(exchange=3), "exchange 3 is to be opened and its last one is 2",
+    ),
+    "other centres for a round that was answered": (
+        "before", third_round,
+        round_with(round=2, centers=lambda a: tuple(view * 0.99 for view in a)),
+        "has answered another RoundRequest of round 2",
+    ),
+    "a round of the past": (
+        "before", third_round, round_with(round=1), "asked for round 1 after round 2",
+    ),
+    "another survey": (
+        "before", second_round,
+        lambda r: dataclasses.replace(r, bodies=(as_array(to_bytes(surveyed_less(r))),)),
+        "has answered another PrepareRequest",
     ),
     "far centres at the end": (
         "before", lambda r: isinstance(inner(r), m.FinishRequest),
@@ -385,6 +420,10 @@ NOISY_LIES = {
             rows=lambda r: np.repeat(r, 2, axis=0),
         ),
         8, "asks about 2 starts, the plan has 1",
+    ),
+    "an enormous bandwidth": (
+        "before", second_round, round_with(bandwidth=lambda b: b * 1e18), 8,
+        "the bandwidth is the plan's 1, no other",
     ),
     "a survivor set below n - d": (
         "before", unmasks, changed(survivors=FOUR[:2]), 8, "at least 3 of the 4",
@@ -541,6 +580,31 @@ def test_a_site_told_other_survivors_than_the_rest_takes_no_further_part(four):
 
 
 # -- runs that nobody allowed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("kind", [m.SumRequest, m.UnmaskRequest])
+def test_nothing_leaves_a_run_whose_plan_was_rejected(three, monkeypatch, noisy, kind):
+    """Rejected before a sum, or after its vector left and before the shares that open it."""
+    plan = noisy_plan(NAMES, max_rounds=3) if noisy else PLAN
+    workers = protected_workers(three)
+    safe, left = workers[SITE].source.safe, []
+
+    def change(worker, body):
+        request = from_bytes(body)
+        if isinstance(request, kind) and request.exchange == 2:
+            safe.register.reject(plan.plan_id)
+            left.append(len(events(worker)))
+        return worker.handle(body)
+
+    with passing_time(monkeypatch):
+        result = federate(plan, workers, change={SITE: change})
+    assert result.status != "completed"
+    after = events(workers[SITE])[left[0] :]
+    assert set(after) <= {"request refused", "budget returned", "run closed", "run finished"}
+    assert after[-1] == "run finished"  # its closing is answered
+    sentence = events(workers[SITE], "request refused")[0]["sentence"]
+    assert f"has rejected plan {plan.plan_id[:12]}" in sentence
 
 
 def with_policy(worker, **changes):

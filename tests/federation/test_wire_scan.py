@@ -44,6 +44,18 @@ UNIFORM = selection_plan(5, max_rounds=1, local_sweeps=1, weighting="uniform")
 RUNS = {
     "exact": ("cardio", plan_of(4, profile="paper", max_rounds=3, tol=0.0)),
     "masked": ("cardio", protected_plan(NAMES, n_clusters=4, bandwidth="auto", privacy=FEW)),
+    "masked averages": (
+        "cardio",
+        protected_plan(NAMES, n_clusters=4, aggregation="weighted", privacy=FEW),
+    ),
+    "the paper's noise": (
+        "cardio",
+        with_privacy(
+            plan_of(4, profile="paper", max_rounds=2, tol=0.0, aggregation="weighted"),
+            mechanism="paper",
+            epsilon=1.0,
+        ),
+    ),
     "masked noise": ("cardio", noisy_plan(NAMES, n_clusters=4, privacy=FEW)),
     "noise": ("cardio", noisy_plan(n_clusters=4)),
     "selection": ("features", SELECTION),

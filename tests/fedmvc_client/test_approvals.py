@@ -314,3 +314,86 @@ def test_it_survives_a_restart_and_two_see_one_register(tmp_path):
     second.begin(RUN, PLAN, REQUIRED, NOW)
     assert first.list(NOW) == second.list(NOW) == Register(tmp_path, "west").list(NOW)
     AuditLog(tmp_path / "a.jsonl").verify()
+
+
+# -- against the audit log -------------------------------------------------------------------
+
+
+def step_approved(register):
+    register.approve(PLAN.plan_id, runs=2, now=NOW)
+
+
+def step_begun(register):
+    register.begin(RUN, PLAN, REQUIRED, NOW)
+
+
+def step_over(register):
+    register.finished(RUN)
+
+
+def step_rejected(register):
+    register.reject(PLAN.plan_id, NOW)
+
+
+STEPS = [step_approved, step_begun, step_over, step_rejected]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_register_that_knows_less_than_the_log_is_refused(tmp_path, step, removed):
+    audit, state = AuditLog(tmp_path / "audit.jsonl"), tmp_path / "west" / "state"
+    register = Register(tmp_path / "west", "west", audit)
+    register.see(PLAN)
+    for earlier in STEPS[: STEPS.index(step)]:
+        earlier(register)
+    del register  # SQLite folds its journal into the file
+    before = (state / "register.db").read_bytes()
+    register = Register(tmp_path / "west", "west", audit)
+    step(register)
+    register.verify(audit.entries())
+    del register
+    (state / "register.db").unlink()
+    if not removed:
+        (state / "register.db").write_bytes(before)
+    sentence = refused(Register(tmp_path / "west", "west", audit).verify, audit.entries())
+    assert sentence.startswith("register of site 'west' was altered (the audit log notes ")
+    assert "restore the state folder" in sentence
+
+
+def test_an_approval_made_larger_is_refused(tmp_path):
+    audit = AuditLog(None)
+    register = Register(tmp_path, "west", audit)
+    register.see(PLAN)
+    register.approve(PLAN.plan_id, now=NOW)
+    with register._database.transaction() as connection:
+        connection.execute("UPDATE decisions SET runs = 99")
+    assert f"a decision on plan {SHORT}" in refused(register.verify, audit.entries())
+
+
+def test_a_run_that_could_not_be_noted_goes_on_and_is_noted_then(tmp_path, monkeypatch):
+    """The register is written first: a process that dies in between locks no site out."""
+    audit = AuditLog(None)
+    register = Register(tmp_path, "west", audit)
+
+    def full(*_, **__):
+        raise ConfigError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "write", full)
+        refused(register.begin, RUN, PLAN, AUTO, NOW, error=ConfigError)
+    register.verify(audit.entries())
+    for _ in range(2):
+        register.begin(RUN, PLAN, AUTO, NOW)
+    assert [entry.facts["run_id"] for entry in audit.entries()] == [RUN]
+    register.verify(audit.entries())
+
+
+def test_a_rejected_plan_is_refused_at_every_step(register):
+    register.see(PLAN)
+    register.refuse_rejected(PLAN.plan_id)
+    register.approve(PLAN.plan_id, days=1, now=NOW)
+    register.refuse_rejected(PLAN.plan_id)  # a run under way outlives its approval
+    register.reject(PLAN.plan_id, NOW)
+    assert "has rejected plan" in refused(register.refuse_rejected, PLAN.plan_id)
+    register.approve(PLAN.plan_id, now=NOW)
+    register.refuse_rejected(PLAN.plan_id)

@@ -17,7 +17,7 @@ from fedmvc_client import join as joining
 from fedmvc_client import supernode
 from fedmvc_client.join import JoinSettings, join, supernode_command
 from fedmvc_client.node_key import NodeKey, Standing
-from tests.fedmvc_client.test_refusals import not_connected
+from tests.fedmvc_client.test_join_refusals import not_connected
 from tests.transport.kits import make_kits
 
 BUSY = not_connected("[code: 2004] Failed to activate SuperNode.")

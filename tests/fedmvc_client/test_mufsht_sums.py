@@ -1,6 +1,7 @@
 """The site half of a selection behind masks or noise: what leaves, and what is refused."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ SITES, _ = hospitals(n=60)
 NAMES = tuple(sorted(SITES))
 DIMS = tuple(d for d, _ in SIZES)
 MASKED = {"secure_aggregation": True, "participants": list(NAMES), "max_rows": 1000}
+#: The sites' NMI decide, and none can have more than half of the weight.
+WEIGHED = {"weighting": "softmax", "agg_temp": 1.5}
 NOISY = {"mechanism": "gaussian", "epsilon": 4.0, "clip": 0.5}
 
 
@@ -61,12 +64,18 @@ class Site:
     def scaled(self):
         """Scale by this site's own moments; return the first fit's request."""
         survey = self.surveyed()
-        self.scale = m.ScalingRequest(
-            RUN, PLAN, survey.origin, survey.frequencies, survey.documents
-        )
+        parts = survey.origin, survey.frequencies, survey.documents
+        self.scale = m.ScalingRequest(RUN, PLAN, *parts, m.history_of(self.survey))
         second = self.units.unpack_scaling(self.sums.sums(self.scale), survey.count)
         weight = 1 / 3 if self.plan.mufsht.weighting == "uniform" else 0.0
-        return m.FitRequest(RUN, PLAN, 1, self.start, survey.scaling(*second), weight)
+        history = m.history_of(self.scale)
+        return m.FitRequest(RUN, PLAN, 1, self.start, survey.scaling(*second), weight, history)
+
+    def asked(self):
+        """Answer the first fit in the clear; return a function that makes the table after it."""
+        request = self.scaled()
+        self.sums.ask(request)
+        return partial(table, history=m.history_of(request))
 
     def declared(self):
         """Adopt what precedes the rounds of a noisy run; return the first fit's request."""
@@ -78,61 +87,127 @@ class Site:
         return m.FitRequest(RUN, PLAN, 1, self.start, scaling, 1.0)
 
 
-def table(*weights, names=NAMES, round_=1):
-    return m.ShareTableRequest(RUN, PLAN, round_, tuple(names), np.array(weights))
+def table(*weights, names=NAMES, round_=1, history=""):
+    return m.ShareTableRequest(RUN, PLAN, round_, tuple(names), np.array(weights), history)
 
 
 # -- masked ----------------------------------------------------------------------------------------
 
 
 def test_a_site_takes_its_own_weight_from_the_table():
-    site = Site("site-01")
-    site.sums.ask(site.scaled())
+    site = Site("site-01", plan(**WEIGHED))
+    following = site.asked()
     fit = site.sums._inner._fit
     weighted, mass, alpha, _, (objective,) = site.units.unpack_share(
-        site.sums.sums(table(0.2, 0.5, 0.3))
+        site.sums.sums(following(0.25, 0.45, 0.3))
     )
-    np.testing.assert_allclose(weighted, 0.5 * fit.weights, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(mass, 0.5)
-    assert alpha.sum() == pytest.approx(0.5)
+    np.testing.assert_allclose(weighted, 0.45 * fit.weights, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(mass, 0.45)
+    assert alpha.sum() == pytest.approx(0.45)
     assert objective == pytest.approx(fit.objective)
 
 
 @pytest.mark.parametrize(
-    ("agg_temp", "tables"),
+    ("weights", "names"),
     [
-        (
-            0.1,
-            [
-                table(0.2, 0.5, 0.3, names=("site-00", "site-01", "x")),
-                table(0.2, 0.5, 0.3, names=NAMES[::-1]),
-                table(0.5, 0.5, names=NAMES[:2]),
-                table(0.2, 0.5, 0.4),
-                table(1.2, -0.1, -0.1),
-                table(1.0, 0.0, 0.0),
-            ],
-        ),
-        # NMI of 1 and 0 give weights as e^(1/T) to 1
-        (1.0, [table(0.6, 0.2, 0.2)]),
+        ((0.3, 0.4, 0.3), ("site-00", "site-01", "x")),
+        ((0.3, 0.4, 0.3), NAMES[::-1]),
+        ((0.5, 0.5), NAMES[:2]),
+        ((0.3, 0.4, 0.4), NAMES),
+        ((1.2, -0.1, -0.1), NAMES),
+        ((1.0, 0.0, 0.0), NAMES),
+        # NMI of 1 and 0 give weights as e^(1/T) to 1: 0.4934 is the most of three at T = 1.5
+        ((0.5, 0.25, 0.25), NAMES),
+        ((0.494, 0.253, 0.253), NAMES),
     ],
 )
-def test_a_table_that_no_quality_can_give_is_refused(agg_temp, tables):
-    site = Site(run_plan=plan(agg_temp=agg_temp))
-    site.sums.ask(site.scaled())
-    for request in tables:
-        with pytest.raises(ProtocolError, match="a table of weights that no NMI can give"):
-            site.sums.sums(request)
-    assert site.sums.sums(table(0.4, 0.4, 0.2)).size == sum(site.units.share_sizes)
+def test_a_table_that_no_quality_can_give_is_refused(weights, names):
+    site = Site(run_plan=plan(**WEIGHED))
+    following = site.asked()
+    with pytest.raises(ProtocolError, match="a table of weights that no NMI can give"):
+        site.sums.sums(following(*weights, names=names))
+    assert site.sums.sums(following(0.492, 0.254, 0.254)).size == sum(site.units.share_sizes)
 
 
-def test_linear_weights_may_leave_one_site_alone():
-    site = Site(run_plan=plan(weighting="linear"))
-    site.sums.ask(site.scaled())
-    assert site.sums.sums(table(1.0, 0.0, 0.0)).any()
+def test_a_plan_whose_weights_may_leave_one_site_alone_is_none():
+    with pytest.raises(ConfigError, match="give one of them all of the weight"):
+        plan(weighting="linear")
+
+
+def test_a_table_follows_the_question_that_the_site_was_asked():
+    site = Site(run_plan=plan(**WEIGHED))
+    request = site.scaled()
+    other = dataclasses.replace(request, scaling=request.scaling[::-1])
+    site.sums.ask(request)
+    for history in ("", "0" * 64, m.history_of(site.scale), m.history_of(other)):
+        with pytest.raises(ProtocolError, match="sent other requests before than the server says"):
+            site.sums.sums(table(0.4, 0.3, 0.3, history=history))
+    assert site.sums.sums(table(0.4, 0.3, 0.3, history=m.history_of(request))).any()
+
+
+def test_what_a_site_was_sent_besides_follows_into_every_later_sum():
+    """An origin, a round or a search that only this site was sent fits no honest request."""
+    site = Site()
+    request = site.scaled()
+    moved = dataclasses.replace(site.scale, origin=site.scale.origin * 0.999)
+    site.sums.adopt(moved)
+    with pytest.raises(ProtocolError, match="sent other requests before"):
+        site.sums.sums(request)
+    site.sums.adopt(site.scale)
+    first = dataclasses.replace(request, weight=0.3)
+    assert site.sums.sums(first).any()
+    second = dataclasses.replace(request, round=2, scaling=())
+    for history in (request.history, m.history_of(request)):
+        with pytest.raises(ProtocolError, match="sent other requests before"):
+            site.sums.sums(dataclasses.replace(second, history=history))
+    assert site.sums.sums(dataclasses.replace(second, history=m.history_of(first))).any()
+
+
+def test_a_survey_that_differs_fits_no_scaling_of_the_others():
+    site = Site()
+    site.scaled()
+    turned = dataclasses.replace(
+        site.survey, views=site.survey.views[::-1], n_columns=site.survey.n_columns[::-1]
+    )
+    site.sums.adopt(turned)
+    with pytest.raises(ProtocolError, match="sent other requests before"):
+        site.sums.sums(site.scale)
+
+
+def test_votes_follow_the_last_round():
+    site = Site(run_plan=plan(search="keys"))
+    request = site.scaled()
+    site.sums.sums(request)
+    votes = m.RefineRequest(RUN, PLAN, site.start, np.arange(40), 16)
+    with pytest.raises(ProtocolError, match="sent other requests before"):
+        site.sums.sums(votes)
+    votes = dataclasses.replace(votes, history=m.history_of(request))
+    assert site.sums.sums(votes).sum() == 16
+
+
+def test_no_round_is_left_out_behind_masks():
+    site = Site()
+    request = dataclasses.replace(site.scaled(), round=2)
+    with pytest.raises(ProtocolError, match="round 2 after round 0: with masks and no noise none"):
+        site.sums.sums(request)
+
+
+@pytest.mark.parametrize("kind", ["masked", "weighed", "noisy"])
+def test_round_1_starts_where_the_seed_says(kind):
+    options = WEIGHED if kind == "weighed" else {}
+    site = Site(run_plan=plan(NOISY if kind == "noisy" else MASKED, **options))
+    request = site.declared() if kind == "noisy" else site.scaled()
+    answer = site.sums.ask if kind == "weighed" else site.sums.sums
+    changed = site.start.copy()
+    changed[3, 1] *= 1.0 + 1e-6
+    for weights in (changed, np.zeros_like(changed), initial_weights(40, 3, 1)):
+        with pytest.raises(ProtocolError, match="does not follow from the plan's seed"):
+            answer(dataclasses.replace(request, weights=weights))
+    answer(request)
 
 
 def test_a_plan_decides_whether_the_quality_is_asked_or_the_weights_are_summed_at_once():
-    weighed, uniform = Site(), Site(run_plan=plan(weighting="uniform"))
+    weighed, uniform = Site(run_plan=plan(**WEIGHED)), Site()
     with pytest.raises(ProtocolError, match="a FitRequest cannot be summed under this plan"):
         weighed.sums.sums(weighed.scaled())
     request = uniform.scaled()
@@ -146,7 +221,7 @@ def test_a_plan_decides_whether_the_quality_is_asked_or_the_weights_are_summed_a
 
 
 def test_nothing_but_the_quality_is_told_in_the_clear():
-    site = Site()
+    site = Site(run_plan=plan(**WEIGHED))
     site.scaled()
     for request in (
         site.survey,
@@ -161,20 +236,21 @@ def test_nothing_but_the_quality_is_told_in_the_clear():
 
 
 def test_a_weight_is_given_for_a_fit_that_waits_and_once():
-    site = Site()
+    site = Site(run_plan=plan(**WEIGHED))
     request = site.scaled()
     with pytest.raises(ProtocolError, match="no round waits for one"):
-        site.sums.sums(table(0.4, 0.4, 0.2))
+        site.sums.sums(table(0.4, 0.3, 0.3, history=request.history))
     site.sums.ask(request)
+    following = partial(table, history=m.history_of(request))
     with pytest.raises(ProtocolError, match="round 2 but round 1 waits"):
-        site.sums.sums(table(0.4, 0.4, 0.2, round_=2))
-    site.sums.sums(table(0.4, 0.4, 0.2))
+        site.sums.sums(following(0.4, 0.3, 0.3, round_=2))
+    site.sums.sums(following(0.4, 0.3, 0.3))
     with pytest.raises(ProtocolError, match="no round waits for one"):
-        site.sums.sums(table(0.2, 0.4, 0.4))
+        site.sums.sums(following(0.3, 0.4, 0.3))
 
 
 def test_broadcast_weights_are_none_that_sites_cannot_have():
-    site = Site()
+    site = Site(run_plan=plan(**WEIGHED))
     request = site.scaled()
     far = dataclasses.replace(request, weights=request.weights * 1e6)
     with pytest.raises(ProtocolError, match="weights that no mean of sites' weights has"):

@@ -3,7 +3,7 @@ import pytest
 from configs.errors import PolicyRefused
 from configs.plan import RunPlan
 from configs.site import Policy
-from fedmvc_client.policy import enforce_plan
+from fedmvc_client.policy import enforce_cohort, enforce_plan, enforce_view, without_count
 
 SITES = ["east", "north", "south", "west"]
 
@@ -125,3 +125,29 @@ def test_a_site_that_the_plan_does_not_list_is_named_with_those_it_lists():
         "site 'west' is none of the 3 sites that privacy.participants lists (east, north, south): "
         "add it to the plan, or leave it out of the run"
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "counted", "uncounted"),
+    [
+        (
+            lambda: enforce_cohort("west", Policy(min_cohort=41), 40),
+            "has 40 rows; policy.min_cohort is 41: lower it",
+            "has fewer rows than policy.min_cohort, 41: lower it",
+        ),
+        (
+            lambda: enforce_view("west", 10, "ecg", 4),
+            "has 4 records that hold view 'ecg'; policy.min_cell is 10",
+            "has fewer records that hold view 'ecg' than policy.min_cell, 10",
+        ),
+    ],
+)
+def test_a_count_can_be_left_out_of_a_refusal(call, counted, uncounted):
+    with pytest.raises(PolicyRefused) as caught:
+        call()
+    hidden = without_count(caught.value)
+    assert counted in caught.value.public_message
+    assert uncounted in hidden.public_message
+    assert hidden.local_detail == caught.value.public_message
+    other = PolicyRefused("no")
+    assert without_count(other) is other

@@ -8,6 +8,7 @@ import pytest
 
 from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.schema import DataSchema
+from configs.site import Device
 from fedmvc_client.participants.fedhk_sums import FedHKSums
 from fedmvc_client.participants.kinds import kind_of
 from fedmvc_client.sources import ArraySource, Records
@@ -47,15 +48,15 @@ def schema_of(bounds):
     return DataSchema.parse({"id": "id", "views": views})
 
 
-def plan_of(heat_kernel):
-    return noisy_plan(n_clusters=2, heat_kernel=heat_kernel)
+def plan_of(heat_kernel, bandwidth=1.0):
+    return noisy_plan(n_clusters=2, heat_kernel=heat_kernel, bandwidth=bandwidth)
 
 
-def summands(plan, views, **changes):
+def summands(plan, views, *, device=None, **changes):
     """Return the site's half of the method, ready for a round."""
     held = {f"view_{h}": view for h, view in enumerate(views) if view is not None}
     n = next(view.shape[0] for view in views if view is not None)
-    source = ArraySource("site", views, schema_of(BOUNDS))
+    source = ArraySource("site", views, schema_of(BOUNDS), device)
     sums = FedHKSums(plan, RUN, source, Records(tuple(map(str, range(n))), held))
     kernel = plan.settings(1).heat_kernel
     ids = (RUN, plan.plan_id)
@@ -75,7 +76,7 @@ def summands(plan, views, **changes):
     return sums
 
 
-def round_of(plan, rng, *, bandwidth=None):
+def round_of(plan, rng):
     """Ask for any point within the bounds, the corners among them."""
     corner = rng.random() < 0.3
     points = (
@@ -84,7 +85,7 @@ def round_of(plan, rng, *, bandwidth=None):
     )
     return m.RoundRequest(
         RUN, plan.plan_id, 1, np.arange(1), tuple(points), rng.dirichlet(np.ones(2), 1),
-        np.full((1, 2), bandwidth or 10.0 ** rng.uniform(-3, 4)), -1, np.zeros((1, 0), np.int64),
+        np.full((1, 2), plan.settings(1).bandwidth), -1, np.zeros((1, 0), np.int64),
     )  # fmt: skip
 
 
@@ -106,11 +107,11 @@ def records(rng, n):
 @pytest.mark.parametrize("heat_kernel", KERNELS)
 def test_one_record_more_moves_a_release_by_at_most_its_sensitivity(heat_kernel):
     """Outliers, missing cells and any point within the bounds included."""
-    plan = plan_of(heat_kernel)
-    noise = heat_kernel_noise(plan, [2, 1])
     worst = 0.0
     for seed in range(40):
         rng = np.random.default_rng(seed)
+        plan = plan_of(heat_kernel, bandwidth=10.0 ** rng.uniform(-3, 4))
+        noise = heat_kernel_noise(plan, [2, 1])
         views = records(rng, 12)
         request = round_of(plan, rng)
         whole = summands(plan, views).sums(request)
@@ -124,7 +125,7 @@ def test_one_record_more_moves_a_release_by_at_most_its_sensitivity(heat_kernel)
 
 def test_a_missing_cell_counts_as_the_middle_of_its_bounds_and_a_far_one_as_the_bound():
     plan = plan_of("one")
-    request = round_of(plan, np.random.default_rng(0), bandwidth=1.0)
+    request = round_of(plan, np.random.default_rng(0))
     odd = [np.array([[np.nan, 1.0], [1e9, -7.0]]), np.array([[101.0], [np.inf]])]
     even = [np.array([[5.0, 1.0], [10.0, -4.0]]), np.array([[101.0], [102.0]])]
     np.testing.assert_array_equal(
@@ -134,7 +135,7 @@ def test_a_missing_cell_counts_as_the_middle_of_its_bounds_and_a_far_one_as_the_
 
 def test_a_record_without_a_view_adds_nothing_to_it():
     plan = plan_of("minmax")
-    request = round_of(plan, np.random.default_rng(1), bandwidth=1.0)
+    request = round_of(plan, np.random.default_rng(1))
     rows = [np.array([[5.0, 1.0], [np.nan, np.nan]]), np.array([[101.0], [np.nan]])]
     alone = [view[:1] for view in rows]
     np.testing.assert_allclose(
@@ -165,6 +166,15 @@ def test_a_view_that_only_the_server_knows_is_refused():
         sums.adopt(request)
 
 
+def test_with_noise_a_site_computes_in_float64():
+    """In float32 a record would change the rounding of all others by more than the noise hides."""
+    plan, rng = plan_of("one"), np.random.default_rng(4)
+    views = [rng.uniform(0, 4, (500, 2)), rng.uniform(100, 102, (500, 1))]
+    request = round_of(plan, rng)
+    single = summands(plan, views, device=Device(dtype="float32")).sums(request)
+    np.testing.assert_array_equal(single, summands(plan, views).sums(request))
+
+
 def test_a_sum_needs_the_scaling_first():
     plan = plan_of("one")
     source = ArraySource("site", [np.ones((3, 2)), np.ones((3, 1))], schema_of(BOUNDS))
@@ -173,16 +183,19 @@ def test_a_sum_needs_the_scaling_first():
         sums.sums(round_of(plan, np.random.default_rng(0)))
 
 
-def test_more_records_than_the_plan_allows_are_refused_with_both_numbers():
+def test_more_records_than_the_plan_allows_are_refused_without_their_number():
     sites, _ = clustered_sites(3)
     plan = noisy_plan(privacy={"max_rows": 39})
     source = protected_workers(sites)["site-00"].source
     with pytest.raises(PolicyRefused, match="'site-00' declined") as raised:
         kind_of(plan).begin(plan, RUN, source, source.load())
-    assert "has 40 rows; privacy.max_rows is 39" in raised.value.local_detail
+    assert "more rows than privacy.max_rows, 39" in raised.value.local_detail
+    assert "40 rows" in raised.value.local_detail
     masked = protected_plan(sites, privacy={"max_rows": 39})
-    with pytest.raises(DataRefused, match=r"has 40 rows; privacy\.max_rows is 39"):
+    with pytest.raises(DataRefused, match=r"more rows than privacy\.max_rows, 39") as raised:
         kind_of(masked).begin(masked, RUN, source, source.load())
+    assert "40" not in raised.value.public_message
+    assert raised.value.local_detail == "40 rows"
 
 
 # -- what is written down --------------------------------------------------------------------
@@ -201,6 +214,24 @@ def asked():
     result = federate(noisy_plan(), protected_workers(sites), change={"site-00": spy})
     assert result.status == "completed", result.stop_reason
     return sites, requests
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, DataRefused])
+def test_with_noise_an_error_that_nobody_expected_reads_like_any_other(
+    asked, monkeypatch, caplog, error
+):
+    def fail(self, request):
+        raise error("82.25 kg")
+
+    sites, requests = asked
+    worker = protected_workers(sites)["site-00"]
+    ask(worker, requests[0])
+    monkeypatch.setattr(FedHKSums, "sums", fail)
+    reply = ask(worker, next(r for r in requests if is_round(r, 1)))
+    assert (reply.code, reply.message) == (4, "site 'site-00' declined")
+    (noted,) = events(worker, "request refused")
+    assert (noted["code"], noted["sentence"]) == (4, reply.message)
+    assert "82.25" in caplog.text  # in the site's own log
 
 
 def test_a_release_is_noted_by_sizes_and_hashes_alone(asked):

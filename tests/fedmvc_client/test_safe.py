@@ -1,12 +1,13 @@
 import dataclasses
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from configs.errors import BudgetExceeded, ConfigError, ProtocolError
 from configs.site import Policy, SiteConfig
+from fedmvc_client.refusal_notes import MOST_A_DAY, RefusalNotes
 from fedmvc_client.safe import FolderSafe, MemorySafe
-from fedmvc_client.throttle import Throttle
 from fedmvc_server.site_keys import draw_keys, write_keys
 from privacy.identity import PASSPHRASE, make_identity
 from strategies import messages as m
@@ -119,7 +120,7 @@ def test_what_a_request_names_itself_cannot_fill_the_log(folder):
     assert (len(facts["run_id"]), len(facts["sentence"])) == (64, 1000)
 
 
-def test_a_refused_bundle_is_noted_with_its_hash_and_the_reason(folder, caplog):
+def test_a_refused_bundle_is_noted_with_its_hash_and_the_reason(folder):
     safe = safe_of(folder)
     safe.note_bundle(m.BundleRefused("0f" * 32, 4, "carries code\nand more " + "x" * 2000))
     (facts,) = [e.facts for e in safe.audit.entries() if e.event == "bundle refused"]
@@ -127,25 +128,28 @@ def test_a_refused_bundle_is_noted_with_its_hash_and_the_reason(folder, caplog):
     assert facts["code"] == 4
     assert facts["sentence"].startswith("carries code and more xxx")
     assert len(facts["sentence"]) <= 1000
-    assert "ran nothing of a bundle: carries code and more" in caplog.text
 
 
-def test_a_flood_of_refusals_is_counted_and_not_written(folder, caplog):
-    safe = safe_of(folder)
-    now = [0.0]
-    safe._throttle = Throttle(most=3, period_s=30.0, clock=lambda: now[0])
-    report = m.BundleRefused("0f" * 32, 4, "carries code")
-
-    told = [safe.note_refusal(None, ProtocolError("not a message")) for _ in range(5)]
-    safe.note_bundle(report)
-    now[0] = 10.0
-    safe.note_bundle(report)
-    safe.note_bundle(report)
-
-    assert told == [True, True, True, False, False]
-    events = [(e.event, e.facts.get("held_back")) for e in safe.audit.entries()]
-    assert events == [("request refused", None)] * 3 + [("bundle refused", 3)]
-    assert caplog.text.count("ran nothing of a bundle") == 1
+def test_a_flood_of_one_kind_is_counted_and_hides_no_other(folder):
+    notes, audit = RefusalNotes(safe_of(folder).audit), safe_of(folder).audit
+    monday = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    for i in range(MOST_A_DAY + 30):
+        request = m.KeysRequest(f"{i:032x}", "")
+        notes.note(request, ProtocolError(f"knows no run {i}"), monday)
+    notes.note(m.UnmaskRequest(RUN, "", 1, ()), ProtocolError("a lie"), monday)
+    lines = [(e.event, e.facts.get("request")) for e in audit.entries()]
+    assert lines.count(("request refused", "KeysRequest")) == MOST_A_DAY
+    assert lines[-2:] == [
+        ("refusals only counted", "KeysRequest"),
+        ("request refused", "UnmaskRequest"),
+    ]
+    notes.note(request, ProtocolError("again"), monday + timedelta(days=1))
+    counted, again = audit.entries()[-2:]
+    assert counted.event == "refusals counted"
+    assert counted.facts == {
+        "request": "KeysRequest", "code": 8, "day": "2026-03-02", "not_noted": 30,
+    }  # fmt: skip
+    assert again.facts["sentence"] == "again"
 
 
 def test_a_log_that_cannot_be_written_stops_no_refusal(folder, caplog):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from configs.plan import RunPlan
-from configs.site import SiteConfig
+from configs.site import Policy, SiteConfig
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.results import read_results
+from fedmvc_client.safe import MemorySafe
 from fedmvc_client.worker import SiteWorker, folder_worker
 from fedmvc_server.synthesize import synthesize_cardio
 from strategies import messages as m
@@ -146,11 +147,38 @@ def test_a_plan_that_does_not_match_its_id_is_refused(site):
     assert "does not match its id" in refused(folder_worker(site), hello(plan_id=other.plan_id), 8)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "{", '{"method": "4711"}'])
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '["4711"]', "[" * 10**5])
 def test_an_unreadable_plan_is_refused_without_repeating_it(site, text):
     sentence = refused(folder_worker(site), dataclasses.replace(hello(), plan=text), 2)
     assert "cannot read the plan" in sentence
     assert "4711" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("privacy", "words"),
+    [
+        (
+            {"threshold": 2, "tolerated_dropouts": 1},
+            "privacy.threshold 2 with privacy.tolerated_dropouts 1",
+        ),
+        ({"colluders": 0}, "privacy.colluders is 0"),
+    ],
+)
+def test_a_plan_that_may_not_run_is_refused_in_its_own_words_and_noted(site, privacy, words):
+    masked = {
+        "secure_aggregation": True,
+        "participants": ["a", "b", "c", "d"],
+        "mechanism": "gaussian",
+        "epsilon": 1.0,
+    }
+    fields = {"method": "fedhk-mvfc", "n_clusters": 3, "fedhk": {"heat_kernel": "one"}}
+    plan = json.dumps({**fields, "privacy": {**masked, **privacy}})
+    worker = folder_worker(site)
+    sentence = refused(worker, dataclasses.replace(hello(), plan=plan), 2)
+    assert sentence.startswith("site 'st-anna' refuses the plan (plan: ")
+    assert words in sentence
+    (noted,) = (entry.facts for entry in worker.source.safe.audit.entries())
+    assert (noted["code"], noted["sentence"]) == (2, sentence)
 
 
 @pytest.mark.parametrize(
@@ -437,6 +465,7 @@ def test_a_worker_never_raises_on_its_own_type_of_error():
             raise KeyError(SECRET)
 
         state_dir = None
+        safe = MemorySafe("broken", Policy())
 
     reply = from_bytes(SiteWorker(Broken()).handle(to_bytes(hello())))
     assert reply.code == 70

@@ -63,6 +63,21 @@ def test_entries_come_back_checked(tmp_path, in_memory):
     log.verify(heads)
 
 
+def test_what_was_checked_before_is_checked_by_its_hash(path):
+    log = AuditLog(path)
+    before = log.entries()
+    log.write("event")
+    assert log.entries()[:4] == before
+    assert len(log.entries()) == 5
+    whole = path.read_text()
+    path.write_text(whole.replace('"runs": 1', '"runs": 9'))
+    assert "at line 2 (it was edited" in refused(log.entries)
+    path.write_text("".join(whole.splitlines(keepends=True)[:2]))
+    assert len(log.entries()) == 2
+    path.write_text(whole)
+    assert len(log.entries()) == 5
+
+
 def test_two_that_write_one_file_make_one_chain(tmp_path):
     first, second = AuditLog(tmp_path / "a.jsonl"), AuditLog(tmp_path / "a.jsonl")
     for log in (first, second, second, first):

@@ -1,17 +1,20 @@
 """The certificate of every combination of method, masks and mechanism."""
 
 import json
+import math
 
 import pytest
 
 from configs.plan import RunPlan
+from privacy.accountant import gaussian_epsilon
 from privacy.certificate import certificate
 from privacy.protection import heat_kernel_noise, update_noise
 
 NAMES = ["a", "b", "c", "d"]
 MASKED = {"secure_aggregation": True, "participants": NAMES}
 KEYS = {
-    *("relation", "unit", "mechanism", "sigma", "sensitivity", "exchanges", "epsilon"),
+    *("relation", "unit", "mechanism", "sigma", "sensitivity", "noise_multiplier", "exchanges"),
+    "epsilon",
     *("epsilon_if_others_collude", "delta", "accountant", "noise", "participants"),
     *("tolerated_dropouts", "colluders", "threshold", "bounds", "assumptions", "not_covered"),
 }
@@ -104,10 +107,20 @@ def test_noise_is_certified_as_it_was_calibrated(name, unit, noise):
     assert (one["unit"], one["noise"], one["delta"]) == (unit, noise, 1e-5)
     assert (one["exchanges"], one["sensitivity"]) == (plan.max_rounds, calibrated.sensitivity)
     assert 0.99 < one["epsilon"] <= 1.0
+    z = one["noise_multiplier"]  # what a reader needs to check epsilon
+    mu = math.sqrt(one["exchanges"]) / z
+    assert one["epsilon"] == pytest.approx(gaussian_epsilon(1e-5, mu), abs=1e-3)
     assert (one["epsilon_if_others_collude"] > one["epsilon"]) == (noise == "distributed")
     assert one["sigma"] == {
         block.name: calibrated.sigma * block.weight for block in calibrated.blocks.blocks
     }
+
+
+def test_a_site_that_is_not_told_who_takes_part_certifies_no_number_of_sites():
+    one = certificate(PLANS["labels by chance"], None)
+    assert one["participants"] is None
+    assert "2 times the number of sites" in one["accountant"]
+    assert "8 for the labels of one row at all 4 sites" in found("labels by chance")["accountant"]
 
 
 def test_before_the_noise_is_known_no_figure_is_given():

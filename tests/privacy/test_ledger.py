@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import BudgetExceeded, ConfigError, PolicyRefused, ProtocolError
+from configs.errors import BudgetExceeded, PolicyRefused, ProtocolError
 from privacy.accountant import epsilon_of_rho
 from privacy.audit import EMPTY, AuditLog
 from privacy.budget import Budget, Cost, Loss
@@ -373,9 +373,9 @@ def test_commits_are_durable(tmp_path):
 
 def test_a_file_that_is_no_ledger_is_said(tmp_path):
     (tmp_path / "ledger.db").write_bytes(b"x" * 5000)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(PolicyRefused) as caught:
         ledger(tmp_path / "ledger.db")
-    assert "privacy ledger of site 'west' cannot be used" in caught.value.public_message
+    assert "privacy ledger of site 'west' was altered" in caught.value.public_message
     assert str(tmp_path) not in caught.value.public_message
     assert str(tmp_path) in caught.value.local_detail
 
@@ -386,7 +386,7 @@ def test_the_key_is_drawn_once_and_its_loss_is_said(tmp_path):
     ledger(tmp_path / "ledger.db", key=key)
     (tmp_path / "ledger.key").unlink()
     assert "ledger key 'ledger.key' does not exist: restore it" in refused(
-        ConfigError, ledger_key, tmp_path
+        PolicyRefused, ledger_key, tmp_path
     )
 
 

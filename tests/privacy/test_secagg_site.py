@@ -170,6 +170,16 @@ class TestPreviousSurvivors:
                 upload(site, 2, previous)
         upload(site, 2, WITHOUT_FIRST)
 
+    @pytest.mark.parametrize("previous", [NAMES, (FIRST, *NAMES[2:])])
+    def test_a_skipped_number_hides_no_other_set_with_the_site_in_it(self, federation, previous):
+        """It has sent nothing since its answer, so it can be in no set but that one."""
+        site = self.answered(federation)
+        with refusal("previous survivors"):
+            upload(site, 3, previous)
+        with refusal("previous survivors"):
+            site.close(2, previous)
+        upload(site, 3, WITHOUT_FIFTH)
+
     def test_an_exchange_that_opened_nothing_changes_nothing(self, federation):
         site = self.answered(federation)
         upload(site, 2, WITHOUT_FIFTH)

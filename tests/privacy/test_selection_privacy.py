@@ -9,6 +9,8 @@ from privacy.selection_privacy import SITE_LEVEL_UTILITY
 
 SITES = ["bonn", "kiel", "ulm"]
 MASKED = {"secure_aggregation": True, "participants": SITES}
+#: The sites' NMI decide, and none can have more than half of the weight.
+WEIGHED = {"weighting": "softmax", "agg_temp": 1.5}
 NOISY = {"mechanism": "gaussian", "epsilon": 2.0, "clip": 0.5}
 
 
@@ -24,11 +26,12 @@ def said(privacy, **mufsht):
 @pytest.mark.parametrize(
     ("options", "words", "absent"),
     [
-        ({}, "first gets, in the clear, one figure q", "divided by the number of sites"),
-        ({}, "the weight gamma of each site by name", "text"),
-        ({}, "a site's gamma can be up to 0.9999,", "choices"),
-        ({"agg_temp": 1.0}, "a site's gamma can be up to 0.5761,", "0.9999"),
-        ({"weighting": "linear"}, "a site's gamma can be up to 1.0000,", "0.9999"),
+        (WEIGHED, "first gets, in the clear, one figure q", "divided by the number of sites"),
+        (WEIGHED, "the weight gamma of each site by name", "text"),
+        (WEIGHED, "a site's gamma is at most 0.4934 (with equal ones it is 0.3333)", "choices"),
+        (WEIGHED, "also where a server lies about q", "nearly"),
+        ({**WEIGHED, "agg_temp": 4.0}, "a site's gamma is at most 0.3910", "0.4934"),
+        ({}, "divided by the number of sites", "q"),
         ({"weighting": "uniform"}, "divided by the number of sites", "q"),
         ({"search": "keys"}, "the sites' choices of columns are added up masked", "documents"),
         ({"text": True}, "for each word how many documents have it", "cut to them"),
@@ -40,7 +43,7 @@ def test_a_masked_selection_says_what_its_options_send(options, words, absent):
     assert words in text
     assert f" {absent} " not in text
     assert "The server opens sums over at least 3 of the 3 participants (bonn, kiel, ulm)" in text
-    assert "a server that chooses the weights that sites start from can single one record" in text
+    assert "chooses the weights that sites start from after round 1 can single one record" in text
     assert "no secure aggregation" not in text
     assert "without secure aggregation" not in text
 
@@ -66,10 +69,10 @@ def test_a_noisy_selection_says_what_is_promised_and_how_little_is_left(privacy,
 
 
 @pytest.mark.parametrize("privacy", [MASKED, NOISY, {**MASKED, **NOISY}])
-@pytest.mark.parametrize("options", [{}, {"weighting": "uniform"}])
+@pytest.mark.parametrize("options", [{}, WEIGHED])
 def test_sentences_are_sentences(privacy, options):
     if privacy.get("mechanism"):
-        options = {**options, "weighting": "uniform"}
+        options = {}
     for sentence in disclosures(plan(privacy, **options)):
         assert sentence[0].isupper()
         assert sentence.endswith(".")
@@ -78,10 +81,10 @@ def test_sentences_are_sentences(privacy, options):
 
 def test_the_certificate_names_the_quality_the_masks_do_not_hide():
     weighed, uniform = (
-        certificate(plan(MASKED, **options), SITES)["not_covered"]
-        for options in ({}, {"weighting": "uniform"})
+        certificate(plan(MASKED, **options), SITES)["not_covered"] for options in (WEIGHED, {})
     )
     assert "each site's NMI, which the server sees in the clear" in weighed
+    assert "one site can have up to half of the weight in a sum" in weighed
     assert "NMI" not in uniform
     assert "secure aggregation without noise is not anonymity" in uniform
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.dp_reference import Model, record_terms
+from benchmarks.trust_sensitivity import near_centres
 from fedmvc_client.solvers.heat_kernel import heat_kernel_pass
 from fedmvc_client.solvers.views import PreparedViews
 from privacy.sensitivity import heat_kernel_blocks
@@ -32,7 +35,7 @@ def test_the_solver_sums_the_terms_of_the_records(heat_kernel):
     scaling = [declared_scaling(b, heat_kernel) for b in bounds]
     cell_mass = [heat_kernel != "one"] * 2
     statistics = heat_kernel_pass(
-        PreparedViews(views, scaling, heat_kernel, cell_mass=cell_mass),
+        PreparedViews(views, scaling, heat_kernel, cell_mass=cell_mass, separate=True),
         [a[None] for a in model.centers],
         model.view_weights[None],
         bandwidth=np.full((1, 2), model.bandwidth),
@@ -47,3 +50,47 @@ def test_the_solver_sums_the_terms_of_the_records(heat_kernel):
     terms = record_terms(places, model)
     np.testing.assert_allclose(packed, terms.sum(axis=0), rtol=1e-10, atol=1e-10)
     assert (np.abs(terms) <= blocks.record_bounds + 1e-12).all()
+
+
+def test_rounding_lets_no_record_move_the_others():
+    gaps = (1e-6, 5e-8, 2e-8)
+    assert max(near_centres(20_000, gaps, seed=1)) < 0.5
+    assert max(near_centres(20_000, gaps, seed=1, separate=False)) > 1.0
+
+
+@given(
+    rows=st.integers(1, 60),
+    place=st.floats(0, 1),
+    gap=st.sampled_from([0.0, 1e-17, 1e-12, 1e-8, 0.1]),
+    heat_kernel=st.sampled_from(["minmax", "absdev", "one"]),
+    fuzzifier=st.sampled_from([1.003, 1.37, 2.0, 3.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_separate_record_adds_the_same_in_any_company(
+    rows, place, gap, heat_kernel, fuzzifier, seed
+):
+    rng = np.random.default_rng(seed)
+    records = np.round(rng.uniform(size=(rows, 3)), 1)
+    extra = np.round(rng.uniform(size=3), 1)
+    at = int(place * rows)
+    centers = records[0] + gap * rng.normal(size=(1, CLUSTERS, 3))
+    scaling = [declared_scaling(np.tile([0.0, 1.0], (3, 1)), heat_kernel)]
+
+    def sums(views):
+        statistics = heat_kernel_pass(
+            PreparedViews(
+                [views], scaling, heat_kernel, cell_mass=[heat_kernel != "one"], separate=True
+            ),
+            [centers],
+            np.ones((1, 1)),
+            bandwidth=np.ones((1, 1)),
+            holding_share=np.ones(1),
+            fuzzifier=fuzzifier,
+            view_exponent=3.0,
+        )
+        return np.concatenate(
+            [statistics.numerator[0].ravel(), statistics.mass[0].ravel(), statistics.dispersion[0]]
+        )
+
+    together = sums(np.insert(records, at, extra, axis=0))
+    np.testing.assert_allclose(together, sums(records) + sums(extra[None]), rtol=0, atol=1e-11)

@@ -163,6 +163,8 @@ def test_too_few_nodes_name_both_numbers_and_the_seconds(grid):
 
     with pytest.raises(QuorumLost, match=r"2 of at least 3 sites connected in 0\.05 s"):
         wait_for_nodes(grid, 3, 0.05, poll_s=0.01)
+    with pytest.raises(QuorumLost, match=r"2 of at least 3 .*: start st-clara, or change"):
+        wait_for_nodes(grid, 3, 0.05, poll_s=0.01, wanted=("st-anna", "st-bertha", "st-clara"))
 
 
 def test_a_node_that_comes_later_is_waited_for(grid, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.errors import ConfigError, ProtocolError, TransportError
-from fedmvc_client.refusals import KeyRefused, connected_node, plain, translate
+from fedmvc_client.join_refusals import KeyRefused, connected_node, plain, translate
 
 START = """INFO :      Starting Flower SuperNode
 INFO:     Started server process [28735]

@@ -1,0 +1,94 @@
+"""Refusals in a site's audit log, so many a day of each kind: whoever asks can make any number."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import UTC, datetime
+
+from configs.errors import FedMVCError
+from privacy.audit import AuditLog, Fact
+
+__all__ = ["MOST_A_DAY", "RefusalNotes"]
+
+#: Refusals of one kind of request, with one code, that are noted one by one on a day.
+MOST_A_DAY = 50
+#: Characters of a run id and of a sentence that the log takes: a request may name anything.
+_LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
+
+
+class RefusalNotes:
+    """Notes refusals: the first of a day one by one, the others by their number.
+
+    A sentence may repeat what the request named, so that equal ones would not be equal; kinds of
+    requests and codes are few, and a flood of one kind hides no other. The count begins anew with
+    the process, and its result is noted with the first refusal of a later day.
+
+    Parameters
+    ----------
+    audit : AuditLog
+    """
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._day = ""
+        self._refused: Counter[tuple[str, int]] = Counter()
+
+    def note(self, request: object, error: FedMVCError, now: datetime | None = None) -> None:
+        """Note what was refused, or only count it.
+
+        Parameters
+        ----------
+        request : Message or None
+            None where it could not be read.
+        error : FedMVCError
+        now : datetime, optional
+            With its time zone; the clock's time by default.
+
+        Raises
+        ------
+        FedMVCError
+            Where the log cannot be written.
+        """
+        kind = "" if request is None else type(request).__name__
+        self._note(
+            "request refused",
+            kind,
+            error.code,
+            now,
+            run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
+            request=kind,
+            sentence=error.public_message[:_LONGEST_SENTENCE],
+        )
+
+    def note_bundle(
+        self, sha256: str, code: int, sentence: str, now: datetime | None = None
+    ) -> None:
+        """Note a bundle that the executor did not run, or only count it (see `note`)."""
+        line = " ".join(sentence[:_LONGEST_SENTENCE].split())
+        self._note("bundle refused", "bundle", code, now, sha256=sha256, sentence=line)
+
+    def _note(self, event: str, kind: str, code: int, now: datetime | None, **facts: Fact) -> None:
+        day = (now or datetime.now(UTC)).astimezone(UTC).date().isoformat()
+        with self._lock:
+            if day != self._day:
+                self._note_left_out()
+                self._day, self._refused = day, Counter()
+            self._refused[kind, code] += 1
+            number = self._refused[kind, code]
+        if number <= MOST_A_DAY:
+            self._audit.write(event, code=code, **facts)
+        elif number == MOST_A_DAY + 1:
+            self._audit.write("refusals only counted", request=kind, code=code, day=day)
+
+    def _note_left_out(self) -> None:
+        for (kind, code), number in sorted(self._refused.items()):
+            if number > MOST_A_DAY:
+                self._audit.write(
+                    "refusals counted",
+                    request=kind,
+                    code=code,
+                    day=self._day,
+                    not_noted=number - MOST_A_DAY,
+                )
