@@ -7,7 +7,8 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from configs.errors import FedMVCError
-from privacy.audit import AuditLog
+from fedmvc_client.faults import Declined
+from privacy.audit import AuditLog, Fact
 
 __all__ = ["MOST_A_DAY", "RefusalNotes"]
 
@@ -52,6 +53,9 @@ class RefusalNotes:
             Where the log cannot be written.
         """
         kind = "" if request is None else type(request).__name__
+        why: dict[str, Fact] = {}
+        if isinstance(error, Declined):
+            why["reason"] = error.reason[:_LONGEST_SENTENCE]
         day = (now or datetime.now(UTC)).astimezone(UTC).date().isoformat()
         with self._lock:
             if day != self._day:
@@ -66,6 +70,7 @@ class RefusalNotes:
                 request=kind,
                 code=error.code,
                 sentence=error.public_message[:_LONGEST_SENTENCE],
+                **why,
             )
         elif number == MOST_A_DAY + 1:
             self._audit.write("refusals only counted", request=kind, code=error.code, day=day)
