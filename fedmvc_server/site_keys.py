@@ -8,8 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.site import Keys
-from privacy.identity import make_identity, public_text, read_identity
-from privacy.key_files import replace_file
+from privacy.identity import make_identity, read_identity
 from privacy.roster import Roster
 
 __all__ = ["draw_keys", "write_keys"]
@@ -26,11 +25,8 @@ def write_keys(folder: Path, names: Sequence[str]) -> None:
     files = Keys()
     keys = {}
     for name in names:
-        path = folder / name / files.identity
-        make_identity(path)
-        keys[name] = read_identity(path)
-        text = f"{public_text(keys[name])}\n"
-        replace_file(path.with_suffix(".pub"), text.encode(), "public key", mode=0o644)
+        make_identity(folder / name / files.identity)
+        keys[name] = read_identity(folder / name / files.identity)
     roster = _roster(keys)
     for name in names:
         roster.dump(folder / name / files.roster)
