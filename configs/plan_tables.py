@@ -174,7 +174,7 @@ class PrivacyOptions(Table):
         None, gt=0.0, le=1000.0, description="a number above 0, at most 1000"
     )
     delta: float | None = Field(
-        None, gt=0.0, lt=1.0, description="a number above 0 and below 1, well below 1 / rows"
+        None, gt=0.0, le=0.01, description="a number above 0, at most 0.01, well below 1 / rows"
     )
     noise: NoisePlacement | None = Field(None, description="'distributed', 'local'")
     clip: float | None = Field(

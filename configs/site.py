@@ -55,7 +55,7 @@ class Policy(Table):
     min_contributors: int = Field(3, ge=1, description="a whole number, 1 or more")
     min_cell: int = Field(10, ge=1, description="a whole number, 1 or more")
     epsilon_budget: float = Field(8.0, ge=0.0, description="a number, 0 or more")
-    delta_budget: float = Field(1e-4, ge=0.0, lt=1.0, description="a number from 0 to below 1")
+    delta_budget: float = Field(1e-4, ge=0.0, le=0.01, description="a number from 0 to 0.01")
     share_consistency: bool = Field(False, description="true or false")
     share_labels: bool = Field(False, description="true or false")
     cohort: str = Field(

@@ -71,7 +71,8 @@ def abort(safe: Safe, text: str) -> str:
     if len(found) != 1:
         raise ConfigError(
             f"{len(found)} of the {len(running)} running runs of site '{safe.site}' begin with "
-            f"'{text[:36]}': give more of the id (state/runs and budget show have it)"
+            f"'{text[:36]}': a run that is over needs no end; else give more of its id (state/runs "
+            "and budget show have it)"
         )
     (run_id,) = found
     if any(path.name == run_id and (path / "secure").is_dir() for path in folders):

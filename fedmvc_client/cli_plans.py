@@ -29,6 +29,8 @@ plans = typer.Typer(
 
 #: What a site without an identity key does.
 _KEYGEN = "make it with fedmvc-client keygen"
+#: Characters that name a plan: fewer could be another one tomorrow.
+_SHORTEST_ID = 6
 PlanArgument = Annotated[
     str, typer.Argument(metavar="PLAN", help="Plan file (TOML), or the id of a plan seen here.")
 ]
@@ -240,6 +242,10 @@ def _plan_named(text: str, safe: Safe | None) -> RunPlan:
         raise ConfigError(
             f"there is no plan file '{text[:64]}' here: name one, or say --site where the plan "
             "was seen"
+        )
+    if len(text) < _SHORTEST_ID:
+        raise ConfigError(
+            f"'{text}' is too short for the id of a plan: give {_SHORTEST_ID} characters or more"
         )
     return safe.register.load(safe.register.find(text))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from configs.errors import FedMVCError
+from fedmvc_client.faults import Declined
 from privacy.audit import AuditLog, Fact
 
 __all__ = ["MOST_A_DAY", "RefusalNotes"]
@@ -52,6 +53,9 @@ class RefusalNotes:
             Where the log cannot be written.
         """
         kind = "" if request is None else type(request).__name__
+        why: dict[str, Fact] = {}
+        if isinstance(error, Declined):
+            why["reason"] = error.reason[:_LONGEST_SENTENCE]
         self._note(
             "request refused",
             kind,
@@ -60,6 +64,7 @@ class RefusalNotes:
             run_id=str(getattr(request, "run_id", ""))[:_LONGEST_RUN_ID],
             request=kind,
             sentence=error.public_message[:_LONGEST_SENTENCE],
+            **why,
         )
 
     def note_bundle(

@@ -34,7 +34,7 @@ _PERMISSIVE = Policy(
     min_contributors=1,
     min_cell=1,
     epsilon_budget=1e9,
-    delta_budget=0.5,
+    delta_budget=0.01,
     share_labels=True,
 )
 

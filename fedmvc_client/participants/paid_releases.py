@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 
-from configs.errors import FedMVCError, PolicyRefused
+from configs.errors import FedMVCError
+from fedmvc_client.faults import Declined
 from fedmvc_client.safe import Safe
 from privacy.audit import Fact
 
@@ -89,8 +90,8 @@ class PaidReleases:
         )
 
 
-def declined(site: str, error: FedMVCError) -> PolicyRefused:
+def declined(site: str, error: FedMVCError) -> Declined:
     """Return a refusal that hides from the server what in the data made the run impossible."""
-    why = " ".join(filter(None, (error.public_message, error.local_detail)))
-    log.error("%s", why)
-    return PolicyRefused(f"site '{site}' declined", local_detail=why)
+    found = Declined(site, error)
+    log.error("%s", found.local_detail)
+    return found

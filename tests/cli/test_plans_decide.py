@@ -113,8 +113,9 @@ def test_an_approval_says_what_still_stands_against_the_plan(site, tmp_path):
     ("arguments", "code", "words"),
     [
         (("approve", "no.toml"), 2, "plan 'no.toml' does not exist"),
-        (("approve", "0123"), 2, "has seen no plan whose id begins with '0123'"),
-        (("reject", "0123"), 2, "has seen no plan whose id begins with '0123'"),
+        (("approve", "012345"), 2, "has seen no plan whose id begins with '012345'"),
+        (("approve", "0123"), 2, "'0123' is too short for the id of a plan: give 6 characters"),
+        (("reject", "012345"), 2, "has seen no plan whose id begins with '012345'"),
     ],
 )
 def test_an_unknown_plan_is_said(site, arguments, code, words):

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from configs.errors import BudgetExceeded, ConfigError, ProtocolError
+from configs.errors import BudgetExceeded, ConfigError, DataRefused, ProtocolError
 from configs.site import Policy, SiteConfig
+from fedmvc_client.faults import Declined
 from fedmvc_client.refusal_notes import MOST_A_DAY, RefusalNotes
 from fedmvc_client.safe import FolderSafe, MemorySafe
 from fedmvc_server.site_keys import draw_keys, write_keys
@@ -30,7 +31,7 @@ def safe_of(folder, **fields):
 def test_nothing_is_made_before_it_is_used(folder):
     safe = safe_of(folder)
     assert safe.roster().key_of("st-anna") == safe.identity().public_key()
-    assert [path.name for path in (folder / "state").iterdir()] == ["identity.pem"]
+    assert {path.name for path in (folder / "state").iterdir()} == {"identity.pem"}
     assert safe.register.list() == ()
     assert safe.ledger.open_runs() == ()
     safe.audit.write("plan seen")
@@ -128,6 +129,14 @@ def test_a_refused_bundle_is_noted_with_its_hash_and_the_reason(folder):
     assert facts["code"] == 4
     assert facts["sentence"].startswith("carries code and more xxx")
     assert len(facts["sentence"]) <= 1000
+
+
+def test_why_a_site_declined_is_noted_for_the_site(folder):
+    safe = safe_of(folder)
+    safe.note_refusal(None, Declined("st-anna", DataRefused("site 'st-anna' has too few rows")))
+    (facts,) = [e.facts for e in safe.audit.entries() if e.event == "request refused"]
+    assert facts["sentence"] == "site 'st-anna' declined"
+    assert facts["reason"] == "site 'st-anna' has too few rows"
 
 
 def test_a_flood_of_one_kind_is_counted_and_hides_no_other(folder):
