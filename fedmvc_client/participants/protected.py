@@ -8,6 +8,7 @@ ring elements that result are all that the server ever gets.
 from __future__ import annotations
 
 import abc
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -50,8 +51,9 @@ T = TypeVar("T")
 
 #: The sums of each method.
 _SUMMANDS: dict[str, type[Any]] = {"fedhk-mvfc": FedHKSums, "fed-mufsht": MUFSHTSums}
-#: Names of the arrays of a participant's state: adopted requests, and what is the method's own.
-_ADOPTED, _METHOD = "adopted_", "method_"
+#: Names of the arrays of a participant's state: adopted requests, the last request of a kind that
+#: had a round, and what is the method's own.
+_ADOPTED, _ROUND, _METHOD = "adopted_", "round_", "method_"
 
 
 class ProtectedParticipant(abc.ABC):
@@ -94,6 +96,8 @@ class ProtectedParticipant(abc.ABC):
             raise self._declined(error) from error
         #: What was adopted, for a restarted worker: the method's requests as bytes.
         self._adopted: list[bytes] = []
+        #: The number and the hash of the last request of each kind that had a round.
+        self._rounds: dict[str, tuple[int, bytes]] = {}
         self._last = 0
         self._last_digest = b""
 
@@ -135,6 +139,10 @@ class ProtectedParticipant(abc.ABC):
             "last": np.array(self._last),
             "digest": as_array(self._last_digest),
             **{f"{_ADOPTED}{i}": as_array(body) for i, body in enumerate(self._adopted)},
+            **{
+                f"{_ROUND}{kind}_{number}": as_array(digest)
+                for kind, (number, digest) in self._rounds.items()
+            },
             **{f"{_METHOD}{name}": array for name, array in self._method.state().items()},
         }
 
@@ -144,6 +152,9 @@ class ProtectedParticipant(abc.ABC):
         self._last_digest = octets(state["digest"])
         for i in range(sum(name.startswith(_ADOPTED) for name in state)):
             self._adopt(octets(state[f"{_ADOPTED}{i}"]))
+        for name in (name for name in state if name.startswith(_ROUND)):
+            kind, _, number = name.removeprefix(_ROUND).rpartition("_")
+            self._rounds[kind] = int(number), octets(state[name])
         self._method.restore(
             {
                 name.removeprefix(_METHOD): array
@@ -196,9 +207,28 @@ class ProtectedParticipant(abc.ABC):
         try:
             for body in bodies[:-1]:
                 self._adopt(body.tobytes())
-            return answer(from_bytes(bodies[-1].tobytes()))
+            return self._once_a_round(bodies[-1].tobytes(), answer)
         except (DataRefused, PolicyRefused) as error:
             raise self._declined(error) from error
+
+    def _once_a_round(self, body: bytes, answer: Callable[[Message], T]) -> T:
+        """Answer a round of exact sums for one request only: two sets of centres would show more.
+
+        A server that lost its memory and goes on comes with the very same request. With noise
+        another request is another release, and paid.
+        """
+        message, digest = from_bytes(body), hashlib.sha256(body).digest()
+        kind, number = type(message).__name__, getattr(message, "round", 0)
+        last, before = self._rounds.get(kind, (0, digest))
+        if number == last and before != digest and not self._noisy:
+            raise ProtocolError(
+                f"site '{self.site}' was asked about round {number} with other centres or weights "
+                "than before: start another run, and find out why the server asked"
+            )
+        found = answer(message)
+        if number:
+            self._rounds[kind] = number, digest
+        return found
 
     def _adopt(self, body: bytes) -> None:
         """Adopt a request, once: every sum brings along what a site that was away would lack."""
