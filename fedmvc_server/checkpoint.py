@@ -25,7 +25,7 @@ from fedmvc_server.artefacts import FOLDER, replace_file, unwritable, versions
 from strategies.exchange import Failure
 from strategies.journal import Heard
 
-__all__ = ["Checkpoint", "RunFile", "note_server", "unfinished"]
+__all__ = ["RUN_FILE", "Checkpoint", "RunFile", "note_server", "unfinished"]
 
 log = logging.getLogger("fedmvc")
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
+from fedmvc_server.checkpoint import RUN_FILE, note_server
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
     SERVER_APP,
@@ -27,7 +28,7 @@ from fedmvc_server.flower_cli import (
     write_app_folder,
 )
 
-__all__ = ["check_reachable", "run_deployed"]
+__all__ = ["check_reachable", "resume_deployed", "run_deployed"]
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to try to reach the SuperLink."""
@@ -92,17 +93,48 @@ def run_deployed(
         After Ctrl-C, when the run has been stopped.
     """
     plan = RunPlan.load(Path(plan_path)).canonical()
+    config = {"plan": plan, "data": "", "resume": ""}
+    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app)
+
+
+def resume_deployed(
+    out: str | Path,
+    server: str,
+    ca: str | Path | None,
+    *,
+    poll_s: float = 1.0,
+    on_progress: Progress | None = None,
+    server_app: str = SERVER_APP,
+    client_app: str = CLIENT_APP,
+) -> int:
+    """Go on with the run in a results folder and wait for its end.
+
+    Parameters are those of `run_deployed`, and so is what it returns and raises.
+    """
+    config = {"plan": "", "data": "", "resume": "yes"}
+    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app)
+
+
+def _deploy(
+    config: dict[str, str],
+    server: str,
+    ca: str | Path | None,
+    out: str | Path,
+    poll_s: float,
+    on_progress: Progress | None,
+    server_app: str,
+    client_app: str,
+) -> int:
     ca_path = None if ca is None else Path(ca).absolute()
     check_reachable(server, ca_path)
-    results = _Results(Path(out).absolute(), on_progress)
+    results = _Results(Path(out).absolute(), on_progress, (server, ca_path))
     with tempfile.TemporaryDirectory(prefix="fedmvc-run-") as temporary:
         home, app_folder = Path(temporary) / "home", Path(temporary) / "app"
         home.mkdir()
         app_folder.mkdir()
         write_app_folder(app_folder, server_app=server_app, client_app=client_app)
         flower = FlowerCli(home, server, ca_path)
-        run_config = {"plan": plan, "data": "", "out": str(results.folder)}
-        run_id = flower.run(app_folder, run_config)
+        run_id = flower.run(app_folder, {**config, "out": str(results.folder)})
         try:
             status = _await_end(flower, run_id, server, results, poll_s)
         except KeyboardInterrupt:
@@ -172,11 +204,25 @@ def check_reachable(
 class _Results:
     """What the ServerApp leaves in its output folder, ignoring what lay there before."""
 
-    def __init__(self, folder: Path, on_progress: Progress | None) -> None:
+    def __init__(
+        self, folder: Path, on_progress: Progress | None, server: tuple[str, Path | None]
+    ) -> None:
         self.folder = folder
         self._on_progress = on_progress
-        self._before = {name: self._stamp(name) for name in ("result.json", "rounds.csv")}
+        self._server = server
+        self._noted = False
+        self._before = {name: self._stamp(name) for name in (RUN_FILE, "result.json", "rounds.csv")}
         self.rows_shown = 0
+
+    def note_server(self) -> None:
+        """Note where the SuperLink is once the ServerApp has begun, for ``resume``."""
+        if self._noted or not self._read_new(RUN_FILE):
+            return
+        self._noted = True
+        try:
+            note_server(self.folder, *self._server)
+        except ConfigError as error:
+            log.warning("%s cannot be completed: %s", RUN_FILE, error.public_message)
 
     def exit_code(self) -> int | None:
         """Exit code in a complete ``result.json`` of this run, if there is one."""
@@ -220,6 +266,7 @@ def _await_end(
     submitted = heard = time.monotonic()
     next_status, next_word = submitted, submitted + _FIRST_WORD
     while True:
+        results.note_server()
         results.show_new_rounds()
         if results.exit_code() is not None:
             results.show_new_rounds()

@@ -14,7 +14,7 @@ from configs.errors import FedMVCError, ProtocolError
 from configs.plan import RunPlan
 from privacy.mechanisms import GaussianNoise
 from strategies.exchange_loop import ExchangeLoop, Protocol
-from strategies.journal import Journal, Waiting
+from strategies.journal import Heard, Journal, Waiting
 from strategies.messages import FeatureSelection
 from strategies.model import ClusterModel
 from strategies.run_state import RoundRecord, RunState, Tally
@@ -75,6 +75,17 @@ class FederatedStrategy(ExchangeLoop):
         self.metrics: dict[str, Any] = {}
         self._observer = observer
         self._shown = 0
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        log.info(
+            "run %s: %s, plan %s, at most %d rounds, at least %d sites",
+            self.state.run_id,
+            self.plan.method,
+            self.plan.plan_id[:12],
+            self.plan.max_rounds,
+            self.plan.quorum.min_sites,
+        )
 
     # -- for the methods ---------------------------------------------------------------------
 
@@ -174,3 +185,7 @@ class FederatedStrategy(ExchangeLoop):
             self._shown = len(self.state.history)
             if self._observer is not None:
                 self._observer(self.state)
+
+    def _for_the_journal(self, heard: Heard) -> Heard:
+        """Keep an exchange as it was."""
+        return heard

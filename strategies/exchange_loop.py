@@ -75,6 +75,10 @@ class ExchangeLoop(Strategy):
     def _exchanged(self) -> None:
         """Do what is to be done once an exchange is kept."""
 
+    @abc.abstractmethod
+    def _for_the_journal(self, heard: Heard) -> Heard:
+        """Return what is kept of an exchange; the protocol must be led by it to the same."""
+
     # -- Flower's interface ------------------------------------------------------------------
 
     def start(
@@ -149,17 +153,6 @@ class ExchangeLoop(Strategy):
     ) -> MetricRecord | None:
         """Return nothing (see `configure_evaluate`)."""
         return None
-
-    def summary(self) -> None:
-        """Log what is about to run."""
-        log.info(
-            "run %s: %s, plan %s, at most %d rounds, at least %d sites",
-            self.state.run_id,
-            self.plan.method,
-            self.plan.plan_id[:12],
-            self.plan.max_rounds,
-            self.plan.quorum.min_sites,
-        )
 
     # -- one exchange ------------------------------------------------------------------------
 
@@ -331,7 +324,7 @@ class ExchangeLoop(Strategy):
         """Write down what came back, before anything else is asked."""
         self._forget_what_is_over()
         if self._journal is not None:
-            self._journal.append(heard)
+            self._journal.append(self._for_the_journal(heard))
 
     def _forget_what_is_over(self) -> None:
         if self._journal is not None and self._pending is not None and self._pending.ends:

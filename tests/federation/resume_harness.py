@@ -52,10 +52,15 @@ def play(
     resume: bool = False,
     lost: tuple[int, bool] | None = None,
     observer=None,
+    away=(),
 ) -> RunResult:
     """Run a plan, or go on with it, until the server is lost or the run is over."""
     with registered_workers(workers):
-        grid = LosingGrid(app, {name: {"site": name} for name in sorted(workers)})
+        # other node ids: sites are known by their names
+        names = sorted(workers, reverse=resume)
+        grid = LosingGrid(app, {name: {"site": name} for name in names})
+        for name in away:
+            grid.disconnect(name)
         grid.lose(*(lost or (-1, False)))
         return run(grid, plan, run_id, out=out, resume=resume, resumable=True, observer=observer)
 
