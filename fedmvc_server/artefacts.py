@@ -63,25 +63,27 @@ def refuse_taken(out: Path) -> None:
     ConfigError
     """
     path = out / "result.json"
-    if path.exists() and not _may_be_replaced(path):
-        raise ConfigError(
-            f"folder '{out.name}' already holds the result of a run: name another with --out",
-            local_detail=str(out),
-        )
-    if (out / FOLDER).is_dir() and not path.exists():
+    status, rounds = _ended(path)
+    if (out / FOLDER).is_dir() and status != "completed":
         raise ConfigError(
             f"folder '{out.name}' holds a run that is not finished: go on with it by "
             "'fedmvc-server resume', or name another folder with --out",
             local_detail=str(out),
         )
+    if path.exists() and (status, rounds) != ("failed", 0):
+        raise ConfigError(
+            f"folder '{out.name}' already holds the result of a run: name another with --out",
+            local_detail=str(out),
+        )
 
 
-def _may_be_replaced(path: Path) -> bool:
+def _ended(path: Path) -> tuple[str, int]:
+    """Return status and rounds of a ``result.json``; of one that cannot be read, nothing."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        return bool(result["status"] == "failed" and result["rounds"] == 0)
+        return str(result["status"]), int(result["rounds"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return "", -1
 
 
 def prepare_folder(out: Path) -> None:

@@ -112,8 +112,9 @@ def unfinished(out: Path) -> RunFile:
     """
     known = RunFile.read(out)
     named = f"run {known.run_id[:8]} in folder '{out.name}'"
-    if not (out / FOLDER).is_dir():
-        raise ConfigError(f"{named} {_why_over(out)}")
+    over = _why_over(out)
+    if over:
+        raise ConfigError(f"{named} {over}")
     here = versions()
     for name in sorted(known.versions.keys() | here.keys()):
         if known.versions.get(name) != here.get(name):
@@ -127,16 +128,21 @@ def unfinished(out: Path) -> RunFile:
 
 
 def _why_over(out: Path) -> str:
+    """Say why a run cannot go on; "" where it can."""
     try:
         result = json.loads((out / "result.json").read_text(encoding="utf-8"))
         status, rounds = result["status"], result["rounds"]
     except (OSError, ValueError, KeyError, TypeError):
-        return "has no checkpoint: start another run"
+        status, rounds = "", -1
     if status == "completed":
         return "is complete: there is nothing to resume"
+    if (out / FOLDER).is_dir():
+        return ""
     if rounds == 0:
         return "was refused before its first round: start it again with 'fedmvc-server run'"
-    return "has no checkpoint any more, its sites were told that it is over: start another run"
+    if status:
+        return "was ended, and its sites were told that it is over: start another run"
+    return "has no checkpoint: start another run"
 
 
 class Checkpoint:
@@ -168,7 +174,7 @@ class Checkpoint:
     def begin(
         cls, out: Path, plan: RunPlan, run_id: str, flower_run_id: str | None = None
     ) -> Checkpoint:
-        """Begin a run's journal in an existing folder; what an earlier run left there goes.
+        """Begin a run's journal in an existing folder (see `prepare_folder`).
 
         Raises
         ------
@@ -179,7 +185,6 @@ class Checkpoint:
         try:
             fields = json.loads(plan.canonical())
             run = RunFile(run_id, plan.plan_id, fields, versions(), flower_run_id=flower_run_id)
-            _at_work(out, lambda: shutil.rmtree(out / FOLDER) if (out / FOLDER).exists() else None)
             run.write(out)
             _at_work(out, lambda: (out / FOLDER).mkdir(mode=0o700))
         except BaseException:

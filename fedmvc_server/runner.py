@@ -11,9 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 from flwr.serverapp import Grid
 
-from configs.errors import INTERRUPTED, FedMVCError, InternalError, QuorumLost
+from configs.errors import (
+    INTERRUPTED,
+    FedMVCError,
+    InternalError,
+    QuorumLost,
+    TransportError,
+)
 from configs.plan import RunPlan
 from fedmvc_server.artefacts import (
     Unwritable,
@@ -194,9 +201,13 @@ def _run(
         status, code = "stopped" if stopped else "failed", error.code
         reason = error.public_message
         log.debug("%s", error.local_detail)
-        refused = not strategy.state.history and not isinstance(error, Unwritable)
-        if refused and checkpoint is not None:
+        refused = not (strategy.state.history or isinstance(error, Unwritable))
+        if refused and checkpoint is not None and not checkpoint.recorded():
             checkpoint.discard()
+    except httpx.HTTPError as error:  # Flower's grid has tried again for a while
+        status, code = "stopped" if strategy.state.history else "failed", TransportError.code
+        reason = "the SuperLink does not answer any more: start it, then 'fedmvc-server resume'"
+        log.debug("%s", error)
     except KeyboardInterrupt:
         status, code, reason = "stopped", INTERRUPTED, "interrupted at the keyboard"
     except Exception:

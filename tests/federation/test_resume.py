@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import httpx
 import pytest
 
 from configs.errors import ConfigError
@@ -26,7 +27,7 @@ from tests.federation.protected_harness import (
     site_folders,
     watched_sums,
 )
-from tests.federation.resume_harness import lose_and_resume, play
+from tests.federation.resume_harness import LosingGrid, lose_and_resume, play
 
 SITES, _ = clustered_sites(3, 90)
 NAMES = sorted(SITES)
@@ -276,6 +277,22 @@ def test_a_run_that_is_lost_twice_lists_both_and_counts_all_of_it(tmp_path):
     rows = (out / "rounds.csv").read_text().splitlines()
     assert len(rows) == 4
     assert not (out / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [(httpx.ConnectError("gone"), "stopped", 7), (KeyboardInterrupt(), "stopped", 130)],
+)
+def test_a_lost_superlink_and_ctrl_c_end_a_run_that_goes_on(
+    tmp_path, monkeypatch, fault, status, code
+):
+    plan, workers, run_id = plan_of(max_rounds=2, tol=0.0), workers_of(SITES), new_run_id()
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(LosingGrid, "fault", fault)
+        result = play(plan, workers, out, run_id, lost=(4, True))
+    assert (result.status, result.exit_code) == (status, code)
+    assert play(plan, workers, out, run_id, resume=True).status == "completed"
 
 
 def quick(on_missing):

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from configs.errors import ConfigError
+from fedmvc_server import app as server_app
 from fedmvc_server import artefacts, checkpoint, cli
 from fedmvc_server.checkpoint import Checkpoint, RunFile, note_server, unfinished
 from fedmvc_server.progress_file import ProgressFile, phase_of
@@ -189,6 +190,21 @@ def test_two_processes_do_not_run_in_one_folder(out):
 def test_a_new_run_does_not_take_the_folder_of_an_unfinished_one(out):
     (out / "result.json").unlink()
     assert "is not finished" in refused(artefacts.refuse_taken, out)
+
+
+def test_a_run_that_left_its_result_is_complete_even_where_its_checkpoint_still_lies_there(out):
+    (out / "result.json").write_text(json.dumps({"status": "completed", "rounds": 3}))
+    assert "is complete" in refused(unfinished, out)
+    assert "already holds the result" in refused(artefacts.refuse_taken, out)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("", False), ("yes", True)])
+def test_the_run_configuration_says_whether_to_resume(given, meant):
+    assert server_app._resume(given) == meant
+
+
+def test_other_words_in_the_run_configuration_are_refused():
+    assert "run-config key 'resume' is 'perhaps'" in refused(server_app._resume, "perhaps")
 
 
 # -- disks that are full ---------------------------------------------------------------------
