@@ -25,7 +25,7 @@ class LosingGrid(LocalGrid):
         Whether the sites get the exchange's requests, and only their replies are lost.
     """
 
-    fault: BaseException = Lost()
+    fault = Lost
 
     def lose(self, at: int, answered: bool) -> None:
         """Say where."""
@@ -34,13 +34,13 @@ class LosingGrid(LocalGrid):
     def push_messages(self, messages):
         """Hand on requests, unless this is where the server is lost."""
         if self._left == 0 and not self._answered:
-            raise self.fault
+            raise self.fault()
         return super().push_messages(messages)
 
     def pull_messages(self, message_ids):
         """Hand on replies, unless this is where the server is lost."""
         if self._left == 0:
-            raise self.fault
+            raise self.fault()
         self._left -= 1
         return super().pull_messages(message_ids)
 
