@@ -19,7 +19,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
-from fedmvc_server.checkpoint import RUN_FILE, note_server
+from fedmvc_server.checkpoint import RUN_FILE, RunFile, note_server
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
     SERVER_APP,
@@ -109,10 +109,13 @@ def resume_deployed(
 ) -> int:
     """Go on with the run in a results folder and wait for its end.
 
+    What Flower still holds for its last part is ended first: the sites would wait for it.
+
     Parameters are those of `run_deployed`, and so is what it returns and raises.
     """
     config = {"plan": "", "data": "", "resume": "yes"}
-    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app)
+    before = RunFile.read(Path(out)).flower_run_id
+    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app, before)
 
 
 def _deploy(
@@ -124,6 +127,7 @@ def _deploy(
     on_progress: Progress | None,
     server_app: str,
     client_app: str,
+    before: str | None = None,
 ) -> int:
     ca_path = None if ca is None else Path(ca).absolute()
     check_reachable(server, ca_path)
@@ -134,6 +138,8 @@ def _deploy(
         app_folder.mkdir()
         write_app_folder(app_folder, server_app=server_app, client_app=client_app)
         flower = FlowerCli(home, server, ca_path)
+        if before is not None:
+            _end_last_part(flower, before)
         run_id = flower.run(app_folder, {**config, "out": str(results.folder)})
         try:
             status = _await_end(flower, run_id, server, results, poll_s)
@@ -142,6 +148,14 @@ def _deploy(
             raise
     code = results.exit_code()
     return code if code is not None else _explain(status, results.folder)
+
+
+def _end_last_part(flower: FlowerCli, run_id: str) -> None:
+    """Let Flower end a run whose ServerApp is gone: it would miss that after a minute only."""
+    try:
+        flower.stop(int(run_id))
+    except (TransportError, ValueError) as error:  # it has ended, or the SuperLink is another
+        log.debug("%s", error)
 
 
 def check_reachable(

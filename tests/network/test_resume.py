@@ -51,6 +51,13 @@ def rounds_in(out):
         return 0
 
 
+def asked_in(out):
+    try:
+        return json.loads((out / "progress.json").read_text())["round"]
+    except FileNotFoundError:
+        return 0
+
+
 def test_a_killed_server_app_is_resumed_to_the_model_of_an_undisturbed_run(federation, tmp_path):
     data, plan, out = tmp_path / "data", tmp_path / "plan.toml", tmp_path / "run"
     synthesize_cardio(data, sites=3, n=300, partition="iid")
@@ -67,7 +74,7 @@ def test_a_killed_server_app_is_resumed_to_the_model_of_an_undisturbed_run(feder
         start_new_session=True,
     )
     try:
-        wait_for(lambda: rounds_in(out) >= 2, "round 2")
+        wait_for(lambda: rounds_in(out) >= 2 and asked_in(out) == 3, "round 3")
         os.kill(int((out / ".lock").read_text()), signal.SIGKILL)
     finally:
         os.killpg(command.pid, signal.SIGKILL)
