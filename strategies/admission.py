@@ -25,7 +25,7 @@ from strategies.exchange import Failure
 from strategies.journal import Heard
 from strategies.messages import HelloReply, Message, Refusal, from_bytes, to_bytes
 from strategies.reply_checks import check_hello, naming
-from strategies.run_state import Absence, RunState, Tally
+from strategies.run_state import Absence, RunState
 
 log = logging.getLogger("fedmvc")
 
@@ -106,14 +106,14 @@ class Admission:
 
     # -- after an interruption ---------------------------------------------------------------
 
-    def outcome(self, admitted: Mapping[str, HelloReply], tally: Tally) -> Heard:
+    def outcome(self, admitted: Mapping[str, HelloReply]) -> Heard:
         """Return what `admitted_before` needs of an admission."""
         return Heard(
             "hello",
             bodies={site: to_bytes(reply) for site, reply in admitted.items()},
             unreadable=dict(self._state.dropped),
-            bytes_up=tally.bytes_up,
-            bytes_down=tally.bytes_down,
+            bytes_up=self._state.total.bytes_up,
+            bytes_down=self._state.total.bytes_down,
         )
 
     def admitted_before(self, heard: Heard) -> dict[str, HelloReply]:

@@ -106,7 +106,10 @@ class ExchangeLoop(Strategy):
         self.summary()
         recorded = [] if self._journal is None else list(self._journal.recorded())
         admitted = None if recorded else self._admit(grid)
-        before = self._admission.admitted_before(recorded[0]) if admitted is None else {}
+        before: dict[str, HelloReply] = {}
+        if admitted is None:
+            before = self._admission.admitted_before(recorded[0])
+            self._count(recorded[0])
         self._running = self.protocol(before if admitted is None else admitted)
         self._pending = next(self._running, None)
         if admitted is None:
@@ -114,7 +117,7 @@ class ExchangeLoop(Strategy):
             if self._pending is not None:
                 self._readmit(grid, before)
         else:
-            self._write_down(self._admission.outcome(admitted, self._tally))
+            self._write_down(self._admission.outcome(admitted))
         while self._pending is not None:
             try:
                 heard = self._ask(grid, self._pending)
@@ -333,7 +336,6 @@ class ExchangeLoop(Strategy):
 
     def _replay(self, recorded: Sequence[Heard]) -> None:
         """Bring the protocol to where the journal ends; nothing is sent."""
-        self._count(recorded[0])
         self.sleep = lambda seconds: None
         for number, heard in enumerate(recorded[1:], 2):
             try:
