@@ -46,9 +46,10 @@ class Unwritable(ConfigError):
 
 def unwritable(out: Path, error: OSError) -> Unwritable:
     """Return the one sentence for a results folder that cannot be written."""
+    reason = error.strerror or type(error).__name__
     return Unwritable(
-        f"results folder '{out.name}' cannot be written ({error.strerror or type(error).__name__}): make room or name "
-        "another; 'fedmvc-server resume' goes on with a deployed run that had begun",
+        f"results folder '{out.name}' cannot be written ({reason}): make room or name another; "
+        "'fedmvc-server resume' goes on with a deployed run that had begun",
         local_detail=f"{out}: {error}",
     )
 
