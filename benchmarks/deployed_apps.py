@@ -15,6 +15,7 @@ from fedmvc_client.app import app as client
 from fedmvc_server.runner import new_run_id
 from strategies.exchange import collect
 from strategies.fedhk_mvfc import FedHKStrategy
+from strategies.journal import Heard
 from strategies.records import to_record
 from strategies.run_state import Exchange
 
@@ -34,11 +35,11 @@ class Interleaved(FedHKStrategy):
 
     times: dict[str, list[float]]
 
-    def _ask(self, grid: Grid, exchange: Exchange) -> None:
+    def _ask(self, grid: Grid, exchange: Exchange) -> Heard:
         began = time.perf_counter()
-        super()._ask(grid, exchange)
+        heard = super()._ask(grid, exchange)
         if exchange.action != "round":
-            return
+            return heard
         middle = time.perf_counter()
         timeout = self.plan.quorum.timeout_s
         messages = [
@@ -49,6 +50,7 @@ class Interleaved(FedHKStrategy):
         assert len(replies) == len(messages)
         self.times["round"].append(middle - began)
         self.times["empty"].append(time.perf_counter() - middle)
+        return heard
 
 
 @server.main()

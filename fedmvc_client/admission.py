@@ -1,18 +1,25 @@
-"""What a site checks of a run before it takes part, and before any data are read."""
+"""What a site checks of a run before it takes part: plan, protection, and then its records."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
-from configs.errors import ConfigError, ProtocolError
+from configs.errors import ConfigError, DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.feature_choice import load_chosen
 from fedmvc_client.participants.declared import declared_bounds
+from fedmvc_client.participants.paid_releases import declined
+from fedmvc_client.policy import enforce_cohort, without_count
 from fedmvc_client.safe import Safe
+from fedmvc_client.sources import Records, Source
 from privacy.protection import cost_of
 from strategies.messages import HelloRequest, ViewDescription
 
-__all__ = ["check_protection", "read_plan"]
+__all__ = ["check_protection", "load_records", "read_plan"]
+
+log = logging.getLogger("fedmvc.site")
 
 
 def read_plan(site: str, request: HelloRequest) -> RunPlan:
@@ -59,3 +66,25 @@ def check_protection(
         return ""
     safe.identity()
     return safe.roster().hash.hex()
+
+
+def load_records(source: Source, plan: RunPlan) -> Records:
+    """Read the site's records, where they and its policy allow a run of the plan.
+
+    Raises
+    ------
+    DataRefused, PolicyRefused
+        Without counts where the plan hides them, and without any reason under noise.
+    """
+    try:
+        records = load_chosen(source, plan)
+        enforce_cohort(source.name, source.policy, len(records.ids))
+    except (DataRefused, PolicyRefused) as error:
+        if plan.private:
+            raise declined(source.name, error) from error
+        if not plan.protected:
+            raise
+        raise without_count(error) from error
+    for note in records.notes:
+        log.info("%s", note)
+    return records

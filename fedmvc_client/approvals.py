@@ -37,6 +37,8 @@ __all__ = ["PlanEntry", "PlanStatus", "Register"]
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS plans (plan_id TEXT PRIMARY KEY, method TEXT NOT NULL,
     seen TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS endings (run_id TEXT PRIMARY KEY, request BLOB NOT NULL,
+    reply BLOB NOT NULL);
 {SCHEMA}
 """
 
@@ -320,6 +322,23 @@ class Register:
         """
         with self._database.transaction() as connection:
             self._rules.refuse_rejected(connection, plan_id)
+
+    def ends(self, run_id: str, request: bytes, reply: bytes) -> None:
+        """Keep the reply to a run's last request (by its SHA-256), before its results are."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO endings VALUES (?, ?, ?)", (run_id, request, reply)
+            )
+
+    def ending(self, run_id: str) -> tuple[str, bytes, bytes] | None:
+        """Return a run's plan id, its last request's SHA-256 and the reply, where it is kept."""
+        with self._database.transaction() as connection:
+            found = connection.execute(
+                "SELECT plan_id, request, reply FROM endings JOIN runs USING (run_id) "
+                "WHERE run_id = ?",
+                (run_id,),
+            ).fetchone()
+        return None if found is None else (str(found[0]), bytes(found[1]), bytes(found[2]))
 
     def differing_sums(self, plan: RunPlan) -> str | None:
         """Say where a plan's sums and those of an earlier run together show a single site's.

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from configs.errors import ConfigError, error_for_code
 from configs.plan import RunPlan
+from fedmvc_server.checkpoint import unfinished
 from fedmvc_server.progress import log_round
 from fedmvc_server.runner import new_run_id, run
 from strategies.exchange import POLL_S
@@ -22,6 +23,8 @@ __all__ = ["app", "main"]
 
 #: Seconds to wait for further sites once the quorum is there.
 _SETTLE_S = 3.0
+#: Keys of the run's configuration.
+_KEYS = ("plan", "data", "out", "poll", "resume")
 
 app = ServerApp()
 
@@ -31,8 +34,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run the plan named in the run's configuration.
 
     Keys: ``plan`` (a plan file's path, or the plan as JSON), ``data`` (site folders, simulation
-    only: they are served on this machine), ``out`` (results folder, required) and ``poll`` (seconds
-    between two looks for replies, at first; empty for the default).
+    only: they are served on this machine), ``out`` (results folder, required), ``poll`` (seconds
+    between two looks for replies, at first; empty for the default) and ``resume`` ("yes": go on
+    with the run in ``out``, and without a plan).
 
     Raises
     ------
@@ -40,11 +44,17 @@ def main(grid: Grid, context: Context) -> None:
         Where the run did not complete, so that Flower reports it as failed.
     """
     logging.getLogger("fedmvc").setLevel(logging.INFO)
-    config = {key: str(context.run_config.get(key, "")) for key in ("plan", "data", "out", "poll")}
-    for key in ("plan", "out"):
+    config = {key: str(context.run_config.get(key, "")) for key in _KEYS}
+    resume, poll_s = _resume(config["resume"]), _poll_s(config["poll"])
+    for key in ("out",) if resume else ("plan", "out"):
         if not config[key]:
             raise ConfigError(f"run-config key '{key}' is empty: set it with --run-config")
-    plan, poll_s = _plan(config["plan"]), _poll_s(config["poll"])
+    out, run_id = Path(config["out"]), new_run_id()
+    if resume:
+        known = unfinished(out)
+        plan, run_id = RunPlan.parse(known.plan), known.run_id
+    else:
+        plan = _plan(config["plan"])
     sites: Any = nullcontext()
     if config["data"]:
         from fedmvc_server.simulation import hosted_sites, site_folders
@@ -55,14 +65,23 @@ def main(grid: Grid, context: Context) -> None:
         result = run(
             grid,
             plan,
-            new_run_id(),
-            out=Path(config["out"]),
+            run_id,
+            out=out,
             observer=log_round,
             settle_s=0.0 if config["data"] else _SETTLE_S,
             poll_s=poll_s,
+            resumable=not config["data"],
+            resume=resume,
+            flower_run_id=str(context.run_id),
         )
     if result.status != "completed":
         raise error_for_code(result.exit_code)(result.stop_reason)
+
+
+def _resume(given: str) -> bool:
+    if given not in ("", "yes"):
+        raise ConfigError(f"run-config key 'resume' is '{given[:20]}': leave it out, or set 'yes'")
+    return given == "yes"
 
 
 def _plan(given: str) -> RunPlan:

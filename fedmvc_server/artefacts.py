@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -21,8 +22,12 @@ from strategies.model import ClusterModel
 from strategies.run_state import RoundRecord
 
 __all__ = [
+    "FOLDER",
+    "Unwritable",
     "prepare_folder",
     "refuse_taken",
+    "replace_file",
+    "unwritable",
     "versions",
     "write_model",
     "write_result",
@@ -30,7 +35,23 @@ __all__ = [
     "write_selection",
 ]
 
+#: Folder of an unfinished run's checkpoint, in its results folder.
+FOLDER = "checkpoint"
 _PACKAGES = ("fedmvc", "flwr", "numpy", "scipy", "scikit-learn", "torch")
+
+
+class Unwritable(ConfigError):
+    """The results folder takes nothing more; what was written before is whole."""
+
+
+def unwritable(out: Path, error: OSError) -> Unwritable:
+    """Return the one sentence for a results folder that cannot be written."""
+    reason = error.strerror or type(error).__name__
+    return Unwritable(
+        f"results folder '{out.name}' cannot be written ({reason}): make room or name another; "
+        "'fedmvc-server resume' goes on with a deployed run that had begun",
+        local_detail=f"{out}: {error}",
+    )
 
 
 def refuse_taken(out: Path) -> None:
@@ -43,19 +64,27 @@ def refuse_taken(out: Path) -> None:
     ConfigError
     """
     path = out / "result.json"
-    if path.exists() and not _may_be_replaced(path):
+    status, rounds = _ended(path)
+    if (out / FOLDER).is_dir() and status != "completed":
+        raise ConfigError(
+            f"folder '{out.name}' holds a run that is not finished: go on with it by "
+            "'fedmvc-server resume', or name another folder with --out",
+            local_detail=str(out),
+        )
+    if path.exists() and (status, rounds) != ("failed", 0):
         raise ConfigError(
             f"folder '{out.name}' already holds the result of a run: name another with --out",
             local_detail=str(out),
         )
 
 
-def _may_be_replaced(path: Path) -> bool:
+def _ended(path: Path) -> tuple[str, int]:
+    """Return status and rounds of a ``result.json``; of one that cannot be read, nothing."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        return bool(result["status"] == "failed" and result["rounds"] == 0)
+        return str(result["status"]), int(result["rounds"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return "", -1
 
 
 def prepare_folder(out: Path) -> None:
@@ -76,20 +105,49 @@ def prepare_folder(out: Path) -> None:
         ) from error
 
 
-def _replace(path: Path, body: bytes) -> None:
-    """Write whole or not at all: to a draft beside the target, fsync, rename."""
+def replace_file(path: Path, body: bytes, out: Path | None = None, *, mode: int = 0o666) -> None:
+    """Write whole or not at all: to a draft beside the target, fsync, rename.
+
+    Parameters
+    ----------
+    path : Path
+    body : bytes
+    out : Path, optional
+        The results folder; by default that of the file.
+    mode : int
+        Who may read it, where it is new.
+
+    Raises
+    ------
+    Unwritable
+        Where it cannot be written; what was there before still is.
+    """
     draft = path.with_name(path.name + ".part")
-    with draft.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise unwritable(out or path.parent, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_result(out: Path, result: dict[str, Any]) -> None:
     """Write ``result.json``; a number that is not finite becomes null."""
     body = json.dumps(_finite(result), indent=2, allow_nan=False) + "\n"
-    _replace(out / "result.json", body.encode())
+    replace_file(out / "result.json", body.encode())
 
 
 def _finite(value: Any) -> Any:
@@ -106,14 +164,14 @@ def write_model(out: Path, model: ClusterModel) -> None:
     """Write ``model.npz`` (no pickle) and ``model.json``."""
     buffer = io.BytesIO()
     np.savez(buffer, **model.arrays())  # type: ignore[arg-type]
-    _replace(out / "model.npz", buffer.getvalue())
-    _replace(out / "model.json", (json.dumps(model.description(), indent=2) + "\n").encode())
+    replace_file(out / "model.npz", buffer.getvalue())
+    replace_file(out / "model.json", (json.dumps(model.description(), indent=2) + "\n").encode())
 
 
 def write_selection(out: Path, selection: FeatureSelection) -> None:
     """Write ``features.csv``, ``selection.npz`` (no pickle) and ``selection.json``."""
     for name, body in selection.files().items():
-        _replace(out / name, body)
+        replace_file(out / name, body)
 
 
 def write_rounds(out: Path, history: Iterable[RoundRecord]) -> None:
@@ -144,7 +202,7 @@ def write_rounds(out: Path, history: Iterable[RoundRecord]) -> None:
                 " ".join(record.sites),
             ]
         )
-    _replace(out / "rounds.csv", buffer.getvalue().encode())
+    replace_file(out / "rounds.csv", buffer.getvalue().encode())
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ from configs.console import print_json, run_app, set_up_logging
 from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
 from configs.plan import RunPlan
 from fedmvc_server.cli_provision import provisioning
+from fedmvc_server.cli_resume import resume
 from fedmvc_server.cli_roster import roster
 from fedmvc_server.cli_services import add_services
 
@@ -30,6 +31,7 @@ app.add_typer(synthesize, name="synthesize")
 app.add_typer(roster, name="roster")
 app.add_typer(provisioning)
 add_services(app)
+app.command()(resume)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlanArgument = Annotated[
@@ -308,10 +310,11 @@ def run(
     """
     from fedmvc_server.artefacts import refuse_taken
     from fedmvc_server.deployment import run_deployed
+    from fedmvc_server.progress import print_row
 
     RunPlan.load(plan)
     refuse_taken(out)
-    code = run_deployed(plan, server, ca, out, fast_poll=fast_poll, on_progress=_log_row)
+    code = run_deployed(plan, server, ca, out, fast_poll=fast_poll, on_progress=print_row)
     path = out / "result.json"
     written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if as_json:
@@ -327,15 +330,6 @@ def _end(code: int, stop_reason: str) -> None:
         raise KeyboardInterrupt
     if code:
         raise error_for_code(code)(stop_reason)
-
-
-def _log_row(row: dict[str, str]) -> None:
-    print(
-        f"round {row['round']}: J {row['objective'] or 'not measured'}, view weights "
-        f"{row['view_weights'] or 'not measured'}, sites {row['sites']}, {row['bytes_up']} B up, "
-        f"{row['seconds']} s",
-        file=sys.stderr,
-    )
 
 
 def main() -> int:

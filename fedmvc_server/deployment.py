@@ -21,6 +21,7 @@ from configs.connection import parse_address
 from configs.endpoint import load_trust, untrusted
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
+from fedmvc_server.checkpoint import RUN_FILE, RunFile, note_server
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
     SERVER_APP,
@@ -29,7 +30,7 @@ from fedmvc_server.flower_cli import (
     write_app_folder,
 )
 
-__all__ = ["FAST_POLL_S", "check_reachable", "run_deployed"]
+__all__ = ["FAST_POLL_S", "check_reachable", "resume_deployed", "run_deployed"]
 
 CONNECT_TIMEOUT = 5.0
 """Seconds to try to reach the SuperLink."""
@@ -100,19 +101,56 @@ def run_deployed(
         After Ctrl-C, when the run has been stopped.
     """
     plan = RunPlan.load(Path(plan_path)).canonical()
+    config = {"plan": plan, "data": "", "poll": "", "resume": ""}
+    if fast_poll:
+        poll_s, config["poll"] = min(poll_s, _FAST_LOOK_S), str(FAST_POLL_S)
+    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app)
+
+
+def resume_deployed(
+    out: str | Path,
+    server: str,
+    ca: str | Path | None,
+    *,
+    poll_s: float = 1.0,
+    on_progress: Progress | None = None,
+    server_app: str = SERVER_APP,
+    client_app: str = CLIENT_APP,
+) -> int:
+    """Go on with the run in a results folder and wait for its end.
+
+    What Flower still holds for its last part is ended first: the sites would wait for it.
+
+    Parameters are those of `run_deployed`, and so is what it returns and raises.
+    """
+    config = {"plan": "", "data": "", "poll": "", "resume": "yes"}
+    before = RunFile.read(Path(out)).flower_run_id
+    return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app, before)
+
+
+def _deploy(
+    config: dict[str, str],
+    server: str,
+    ca: str | Path | None,
+    out: str | Path,
+    poll_s: float,
+    on_progress: Progress | None,
+    server_app: str,
+    client_app: str,
+    before: str | None = None,
+) -> int:
     ca_path = None if ca is None else Path(ca).absolute()
     check_reachable(server, ca_path)
-    results = _Results(Path(out).absolute(), on_progress)
+    results = _Results(Path(out).absolute(), on_progress, (server, ca_path))
     with tempfile.TemporaryDirectory(prefix="fedmvc-run-") as temporary:
         home, app_folder = Path(temporary) / "home", Path(temporary) / "app"
         home.mkdir()
         app_folder.mkdir()
         write_app_folder(app_folder, server_app=server_app, client_app=client_app)
         flower = FlowerCli(home, server, ca_path)
-        run_config = {"plan": plan, "data": "", "out": str(results.folder)}
-        if fast_poll:
-            poll_s, run_config["poll"] = min(poll_s, _FAST_LOOK_S), str(FAST_POLL_S)
-        run_id = flower.run(app_folder, run_config)
+        if before is not None:
+            _end_last_part(flower, before)
+        run_id = flower.run(app_folder, {**config, "out": str(results.folder)})
         try:
             status = _await_end(flower, run_id, server, results, poll_s)
         except KeyboardInterrupt:
@@ -120,6 +158,14 @@ def run_deployed(
             raise
     code = results.exit_code()
     return code if code is not None else _explain(status, results.folder)
+
+
+def _end_last_part(flower: FlowerCli, run_id: str) -> None:
+    """Let Flower end a run whose ServerApp is gone: it would miss that after a minute only."""
+    try:
+        flower.stop(int(run_id))
+    except (TransportError, ValueError) as error:  # it has ended, or the SuperLink is another
+        log.debug("%s", error)
 
 
 def check_reachable(
@@ -178,11 +224,25 @@ def check_reachable(
 class _Results:
     """What the ServerApp leaves in its output folder, ignoring what lay there before."""
 
-    def __init__(self, folder: Path, on_progress: Progress | None) -> None:
+    def __init__(
+        self, folder: Path, on_progress: Progress | None, server: tuple[str, Path | None]
+    ) -> None:
         self.folder = folder
         self._on_progress = on_progress
-        self._before = {name: self._stamp(name) for name in ("result.json", "rounds.csv")}
+        self._server = server
+        self._noted = False
+        self._before = {name: self._stamp(name) for name in (RUN_FILE, "result.json", "rounds.csv")}
         self.rows_shown = 0
+
+    def note_server(self) -> None:
+        """Note where the SuperLink is once the ServerApp has begun, for ``resume``."""
+        if self._noted or not self._read_new(RUN_FILE):
+            return
+        self._noted = True
+        try:
+            note_server(self.folder, *self._server)
+        except ConfigError as error:
+            log.warning("%s cannot be completed: %s", RUN_FILE, error.public_message)
 
     def exit_code(self) -> int | None:
         """Exit code in a complete ``result.json`` of this run, if there is one."""
@@ -226,6 +286,7 @@ def _await_end(
     submitted = heard = time.monotonic()
     next_status, next_word = submitted, submitted + _FIRST_WORD
     while True:
+        results.note_server()
         results.show_new_rounds()
         if results.exit_code() is not None:
             results.show_new_rounds()

@@ -23,7 +23,7 @@ __all__ = ["CLIENT_APP", "SERVER_APP", "FlowerCli", "RunStatus", "write_app_fold
 SERVER_APP = "fedmvc_server.app:app"
 CLIENT_APP = "fedmvc_client.app:app"
 _CONNECTION = "fedmvc"
-_CONFIG_KEYS = ("plan", "data", "out", "poll")
+_CONFIG_KEYS = ("plan", "data", "out", "poll", "resume")
 _COMMAND_TIMEOUT = 60.0
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedmvc_server.runner import Observer
 from strategies.run_state import RunState
 
-__all__ = ["log_round", "progress"]
+__all__ = ["log_round", "print_row", "progress"]
 
 log = logging.getLogger("fedmvc")
 
@@ -44,6 +44,16 @@ def log_round(state: RunState) -> None:
         last.bytes_up,
         last.bytes_down,
         last.seconds,
+    )
+
+
+def print_row(row: dict[str, str]) -> None:
+    """Print a row of ``rounds.csv`` on standard error."""
+    print(
+        f"round {row['round']}: J {row['objective'] or 'not measured'}, view weights "
+        f"{row['view_weights'] or 'not measured'}, sites {row['sites']}, {row['bytes_up']} B up, "
+        f"{row['seconds']} s",
+        file=sys.stderr,
     )
 
 

@@ -10,15 +10,27 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
 
-from configs.errors import FedMVCError, ProtocolError, QuorumLost, TransportError, error_for_code
+from configs.errors import (
+    ConfigError,
+    FedMVCError,
+    ProtocolError,
+    QuorumLost,
+    TransportError,
+    error_for_code,
+)
 from configs.plan_tables import QuorumOptions
 from strategies.exchange import Failure
-from strategies.messages import HelloReply, Message, Refusal
+from strategies.journal import Heard
+from strategies.messages import HelloReply, Message, Refusal, from_bytes, to_bytes
 from strategies.reply_checks import check_hello, naming
 from strategies.run_state import Absence, RunState
 
 log = logging.getLogger("fedmvc")
+
+#: Why a site is away that has said nothing since.
+_NOT_BACK = "has not come back since the run was interrupted"
 
 
 class Admission:
@@ -34,10 +46,13 @@ class Admission:
     ----------
     nodes : dict[str, int]
         Flower's node of each site in the run.
+    away : dict[str, str]
+        Sites in the run whose node is not known since it was interrupted, and why.
     """
 
     def __init__(self, quorum: QuorumOptions, state: RunState) -> None:
         self.nodes: dict[str, int] = {}
+        self.away: dict[str, str] = {}
         self._quorum = quorum
         self._state = state
         self._first_refusal: FedMVCError | None = None
@@ -89,6 +104,94 @@ class Admission:
         self._state.sites = sorted(admitted)
         return {site: admitted[site] for site in self._state.sites}
 
+    # -- after an interruption ---------------------------------------------------------------
+
+    def outcome(self, admitted: Mapping[str, HelloReply]) -> Heard:
+        """Return what `admitted_before` needs of an admission."""
+        return Heard(
+            "hello",
+            bodies={site: to_bytes(reply) for site, reply in admitted.items()},
+            unreadable=dict(self._state.dropped),
+            bytes_up=self._state.total.bytes_up,
+            bytes_down=self._state.total.bytes_down,
+        )
+
+    def admitted_before(self, heard: Heard) -> dict[str, HelloReply]:
+        """Settle who takes part as it was settled when the run began; their nodes are not known.
+
+        Raises
+        ------
+        ConfigError
+            Where that was no admission.
+        """
+        replies = {site: from_bytes(body) for site, body in sorted(heard.bodies.items())}
+        hello = {s: reply for s, reply in replies.items() if isinstance(reply, HelloReply)}
+        if heard.action != "hello" or len(hello) != len(replies):
+            raise ConfigError(
+                f"the checkpoint of run {self._state.run_id[:8]} does not begin with its sites: "
+                "start another run"
+            )
+        self._state.sites = sorted(hello)
+        self._state.dropped.update(heard.unreadable)
+        self.nodes = {site: -1 - i for i, site in enumerate(self._state.sites)}
+        self.away = dict.fromkeys(self._state.sites, _NOT_BACK)
+        return hello
+
+    def find_again(
+        self,
+        registered: Mapping[int, str],
+        replies: Iterable[FlowerMessage],
+        decode: Callable[[FlowerMessage], Message],
+        before: Mapping[str, HelloReply],
+    ) -> None:
+        """Settle from the answers to another hello where the sites of the run are now.
+
+        Parameters
+        ----------
+        registered, replies, decode
+            See `admit`.
+        before : mapping of str to HelloReply
+            What they said when the run began: they must say the same.
+        """
+        found: set[str] = set()
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            name = registered[node]
+            try:
+                message = decode(reply)
+                if isinstance(message, Refusal):
+                    self._still_away(name, f"refused: {message.message}")
+                    continue
+                check_hello(self._state.run_id, name, message, found)
+            except ProtocolError as error:
+                self._still_away(name, f"sent a reply that does not fit: {error.public_message}")
+                continue
+            if not isinstance(message, HelloReply) or message.site not in self.away:
+                continue
+            found.add(message.site)
+            if to_bytes(message) != to_bytes(before[message.site]):
+                self._still_away(message.site, "came back with other views, roster or version")
+                continue
+            self.nodes[message.site] = node
+            del self.away[message.site]
+        for site, reason in self.away.items():
+            log.warning("site '%s' is away: it %s", site, reason)
+
+    def look_again(self, grid: Grid) -> None:
+        """Find sites that have not come back yet, by their nodes' registered names."""
+        if _NOT_BACK not in self.away.values():
+            return
+        for node in grid.get_nodes():
+            if node.status in ("", "online") and self.away.get(node.name) == _NOT_BACK:
+                self.nodes[node.name] = node.node_id
+                del self.away[node.name]
+
+    def _still_away(self, site: str, reason: str) -> None:
+        if site in self.away:
+            self.away[site] = reason
+
+    # -- refusals ----------------------------------------------------------------------------
+
     def refuse(self, site: str, error: FedMVCError) -> None:
         """Refuse an admitted site for its data or schema before round 1.
 
@@ -118,6 +221,7 @@ class Admission:
             return
         log.warning("site '%s' is out of the run: it %s", site, reason)
         del self.nodes[site]
+        self.away.pop(site, None)
         self._state.sites.remove(site)
         self._state.dropped[site] = reason
 

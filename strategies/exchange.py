@@ -8,7 +8,7 @@ site's exception text into it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Error, Message
@@ -37,7 +37,12 @@ class Failure:
 
 
 def collect(
-    grid: Grid, messages: Sequence[Message], timeout_s: float, poll_s: float = POLL_S
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout_s: float,
+    poll_s: float = POLL_S,
+    *,
+    watch: Callable[[Collection[int]], None] | None = None,
 ) -> tuple[list[Message], dict[int, Failure]]:
     """Push messages and pull their replies until the deadline.
 
@@ -82,6 +87,8 @@ def collect(
     }
     pause = poll_s
     while waiting:
+        if watch is not None:
+            watch(waiting.values())
         for reply in grid.pull_messages(list(waiting)):
             # Whose reply it is follows from our own message, not from what the reply says;
             # from here on the reply says so too.

@@ -17,7 +17,8 @@ class Exchange:
 
     A site without a fitting reply is out of the run, or ends it, unless the exchange is
     ``lenient``: then it stays, and the strategy's ``absences`` say why it is missing.
-    ``timeout_s`` is the plan's where it is None.
+    ``timeout_s`` is the plan's where it is None. After one that ``ends`` the run at the sites it
+    cannot go on, whatever becomes of the server.
     """
 
     action: str
@@ -26,6 +27,7 @@ class Exchange:
     round: int = 0
     lenient: bool = False
     timeout_s: float | None = None
+    ends: bool = False
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ class SumCollector:
             (CloseReply,),
             round_,
             lenient=self._server is not None or request is None,
+            ends=request is None,
         )
         for site, absence in strategy.absences.items():
             strategy.warn(f"site '{site}' did not close the run: it {absence.reason}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from configs.compatibility import one_view_only
 from configs.errors import ConfigError, DataRefused, ProtocolError
 from configs.tensor_profiles import SAMPLE_ORDER_WARNING, TensorSettings
-from privacy.alignment import ID_RULES, ROW_NUMBER, intersect
+from privacy.alignment import ID_RULES, ROW_NUMBER, TOKEN_BYTES, intersect, ranked
 from strategies.base import FederatedStrategy, Protocol
+from strategies.journal import Heard
 from strategies.messages import (
     AlignRequest,
     HelloReply,
@@ -30,7 +31,9 @@ from strategies.messages import (
     StartReply,
     SweepReply,
     SweepRequest,
+    from_bytes,
     pack_labels,
+    to_bytes,
     unpack_labels,
 )
 from strategies.run_state import Exchange
@@ -168,6 +171,15 @@ class TensorStrategy(FederatedStrategy):
         labels[held] = unpack_labels(packed, int(held.sum()), self.plan.n_clusters)
         return labels
 
+    def _for_the_journal(self, heard: Heard) -> Heard:
+        """Let no token outlive the exchange that brought it: their ranks match just as well."""
+        if heard.action != "link":
+            return heard
+        links = {site: r for site, b in heard.bodies.items() if (r := _link_in(b)) is not None}
+        places = ranked({site: reply.tokens for site, reply in links.items()})
+        bodies = {s: to_bytes(replace(links[s], tokens=places[s])) for s in links}
+        return replace(heard, bodies={**heard.bodies, **bodies})
+
     # -- rounds ------------------------------------------------------------------------------
 
     def _rounds(
@@ -268,6 +280,18 @@ class TensorStrategy(FederatedStrategy):
             "pairwise_agreement": result.pairwise.tolist(),
             "settings": asdict(settings),
         }
+
+
+def _link_in(body: bytes) -> LinkReply | None:
+    """Return the tokens in a reply; None where there are none."""
+    try:
+        reply = from_bytes(body)
+    except ProtocolError:
+        return None
+    if not isinstance(reply, LinkReply):
+        return None
+    fits = reply.tokens.shape[1:] == (TOKEN_BYTES,) and reply.tokens.dtype == np.uint8
+    return reply if fits else None
 
 
 def _check_link(site: str, reply: LinkReply) -> None:

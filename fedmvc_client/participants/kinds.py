@@ -12,7 +12,7 @@ from fedmvc_client.participants.masked import MaskedParticipant
 from fedmvc_client.participants.protected import NoisyParticipant
 from fedmvc_client.participants.tensor_fmvc import TensorParticipant
 
-__all__ = ["kind_of", "meant_for", "replies_of"]
+__all__ = ["ends_a_run", "kind_of", "meant_for", "replies_of"]
 
 #: The site half of each method where nothing hides its replies.
 _PLAIN: dict[str, type[Participant]] = {
@@ -45,3 +45,8 @@ def meant_for(request: type) -> Mapping[type[Participant], str]:
         for action, answered in kind.ACTIONS.items()
         if answered is request
     }
+
+
+def ends_a_run(request: type) -> bool:
+    """Say whether a kind of request is the last one of a run."""
+    return any(request is list(kind.ACTIONS.values())[-1] for kind in _KINDS)

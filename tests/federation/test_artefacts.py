@@ -1,7 +1,9 @@
 """What a run leaves at the server."""
 
 import csv
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -69,6 +71,7 @@ def test_result_json(finished):
     assert stored["versions"]["flwr"].startswith("1.42")
     assert stored["certificate"]["participants"] == ["site-00", "site-01"]
     assert stored["certificate"]["epsilon"] is None
+    assert stored["resumed"] == []
 
 
 def test_pooled_statistics_are_those_of_the_pooled_rows(finished):
@@ -220,11 +223,12 @@ def test_an_interrupted_write_leaves_the_earlier_file(tmp_path, monkeypatch):
     before = (tmp_path / "model.npz").read_bytes()
 
     def fail(descriptor):
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(ConfigError, match="cannot be written \\(No space left on device\\)"):
         write_model(tmp_path, sample_model())
+    assert {path.name for path in tmp_path.iterdir()} == {"model.npz", "model.json"}
     assert (tmp_path / "model.npz").read_bytes() == before
 
 

@@ -1,5 +1,6 @@
 """What runs leave on a site's disk, and which words a failing disk gets to send."""
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -12,7 +13,9 @@ from pyarrow import csv
 
 from configs.site import SiteConfig
 from fedmvc_client import tabular
+from fedmvc_client.approvals import Register
 from fedmvc_client.results import read_results
+from fedmvc_client.sources import FolderSource
 from fedmvc_client.worker import folder_worker
 from fedmvc_server.synthesize import synthesize_cardio
 from strategies import messages as m
@@ -93,8 +96,14 @@ def test_results_are_never_overwritten(sites):
     before = (folder / "membership.parquet").read_bytes()
     for worker in (folder_worker(site), folder_worker(site)):
         replies = [from_bytes(worker.handle(body)) for body in requests]
-        assert [(type(r), r.code) for r in replies] == [(Refusal, 8)] * len(KINDS)
-        assert f"already has results of run {result.run_id[:8]}" in replies[0].message
+        # a server that lost its memory at the end gets what it got, and nothing else
+        assert [type(r) for r in replies] == [m.HelloReply, *[Refusal] * 3, m.FinishReply]
+        assert all("knows no run" in reply.message for reply in replies[1:4])
+        other = m.FinishRequest(result.run_id, PLAN.plan_id, result.model)
+        assert worker.handle(to_bytes(other)) == worker.handle(requests[-1])
+        moved = dataclasses.replace(result.model, view_weights=result.model.view_weights[::-1])
+        reply = ask(worker, dataclasses.replace(other, model=moved))
+        assert f"already has results of run {result.run_id[:8]}" in reply.message
     assert (folder / "membership.parquet").read_bytes() == before
     assert read_results(folder).membership.shape == (60, 4)
     assert not any((site / "state" / "runs").iterdir())
@@ -107,6 +116,35 @@ def test_a_run_that_is_over_is_refused_even_where_its_results_are_gone(sites):
     replies = [from_bytes(worker.handle(body)) for body in requests]
     assert [(type(r), r.code) for r in replies] == [(Refusal, 8)] * len(KINDS)
     assert f"run {result.run_id[:8]} is over here" in replies[0].message
+
+
+class Killed(BaseException):
+    """Ends a worker where it stands."""
+
+
+@pytest.mark.parametrize("where", ["before the results", "after the results"])
+def test_a_worker_killed_while_it_ends_a_run_ends_it_when_asked_again(
+    sites, site, monkeypatch, where
+):
+    requests, other, result = taped(sites)
+    worker = folder_worker(site)
+    for body in requests[:4]:
+        worker.handle(body)
+    owner, name = (
+        (FolderSource, "save") if where == "before the results" else (Register, "finished")
+    )
+
+    def dies(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, dies)
+        with pytest.raises(Killed):
+            worker.handle(requests[4])
+    again = folder_worker(site)
+    assert again.handle(requests[4]) == folder_worker(other).handle(requests[4])
+    assert read_results(site / "results" / result.run_id).membership.shape == (60, 4)
+    assert not any((site / "state" / "runs").iterdir())
 
 
 def test_results_of_another_process_stand_in_the_way_of_finish(sites, site):

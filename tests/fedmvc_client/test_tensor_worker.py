@@ -409,7 +409,9 @@ def test_rounds_never_go_back_and_clusters_are_renamed_once(honest):
     honest.set_up(5)
     first, second = honest.tape.of(m.SweepRequest), honest.tape.of(m.SweepRequest, 1)
     assert "round 1 after 2" in honest.refused(first)
-    assert "round 2 after 2" in honest.refused(second)
+    assert to_bytes(ask(honest.worker, second)) == honest.tape.replies[4]
+    other = dataclasses.replace(second, weight=second.weight + 1.0)
+    assert "round 2 after 2" in honest.refused(other)
     renamed = dataclasses.replace(honest.tape.of(m.SweepRequest, 2), names=np.array([2, 0, 1]))
     assert "new cluster names after round 2" in honest.refused(renamed)
     assert honest.worker.handle(honest.tape.requests[5]) == honest.tape.replies[5]
@@ -432,8 +434,11 @@ def test_a_result_that_does_not_fit_is_refused_and_not_kept(honest, changes, wor
     assert words in honest.refused(dataclasses.replace(finish, **changes))
     assert honest.worker.result(honest.tape.run_id) is None
     assert isinstance(ask(honest.worker, finish), m.OutcomeReply)
-    assert "knows no run" in honest.refused(finish)
-    assert "already has results" in honest.refused(honest.tape.of(m.HelloRequest))
+    assert isinstance(ask(honest.worker, finish), m.OutcomeReply)
+    other = dataclasses.replace(finish, known=np.zeros_like(finish.known))
+    assert "already has results" in honest.refused(other)
+    assert isinstance(ask(honest.worker, honest.tape.of(m.HelloRequest)), m.HelloReply)
+    assert "knows no run" in honest.refused(honest.tape.of(m.LinkRequest))
 
 
 def test_requests_of_the_other_method_are_refused(honest, site):

@@ -289,23 +289,25 @@ def test_a_restarted_worker_codes_against_zero(untouched, tmp_path, site):
     worker = folder_worker(site)
     for body in tape.requests[:third]:
         worker.handle(body)
-    known = from_bytes(worker.handle(tape.requests[third]))
     fresh = from_bytes(folder_worker(site).handle(tape.requests[third]))
+    known = from_bytes(worker.handle(tape.requests[third]))
     assert known.base == 2
     assert fresh.base == -1
     assert fresh.codes[0].shape == known.codes[0].shape
 
 
-def test_a_reply_that_was_lost_is_coded_again_against_zero(untouched, tmp_path, site):
-    """The site is a round ahead of the server, which asks again."""
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_reply_that_was_lost_is_sent_again(untouched, tmp_path, site, restart):
+    """The site is a round ahead of the server, which asks again; another request is another one."""
     plan = plan_of(4, max_rounds=4, tol=0.0, encoding="int16")
     tape, _ = recorded(untouched, tmp_path, plan)
     third = tape.find(m.RoundRequest, 2)
     worker = folder_worker(site)
-    for body in tape.requests[: third + 1]:
-        worker.handle(body)
-    again = from_bytes(worker.handle(tape.requests[third]))
-    assert again.base == -1
+    replies = [worker.handle(body) for body in tape.requests[: third + 1]]
+    again = folder_worker(site) if restart else worker
+    assert again.handle(tape.requests[third]) == replies[third]
+    behind = dataclasses.replace(from_bytes(tape.requests[third]), reference=-1)
+    assert ask(again, behind).base == -1
 
 
 def test_more_runs_than_fit_in_memory_go_on_from_the_state_folder(site):

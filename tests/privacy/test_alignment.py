@@ -23,6 +23,7 @@ from privacy.alignment import (
     link_tokens,
     make_linkage_key,
     normalise_id,
+    ranked,
     read_linkage_key,
 )
 
@@ -468,3 +469,18 @@ def test_a_last_byte_alone_tells_tokens_apart():
     ends[:, 15] = [0, 1, 255]
     n_shared, shared = intersect({"a": ends, "b": ends[1:]})
     assert (n_shared, shared["a"].tolist()) == (2, [False, True, True])
+
+
+def test_ranks_match_where_tokens_match_and_are_none():
+    rng = np.random.default_rng(0)
+    pool = rng.integers(256, size=(30, 16)).astype(np.uint8)
+    pool = pool[np.lexsort(pool.T[::-1])]
+    tokens = {name: pool[np.sort(rng.permutation(30)[:20])] for name in ("a", "b", "c")}
+    places = ranked(tokens)
+    n_shared, shared = intersect(tokens)
+    n_again, again = intersect(places)
+    assert n_again == n_shared > 0
+    assert {s: m.tolist() for s, m in again.items()} == {s: m.tolist() for s, m in shared.items()}
+    assert {name: rows.shape for name, rows in places.items()} == dict.fromkeys("abc", (20, 16))
+    assert max(rows.max() for rows in places.values()) < 30
+    assert ranked({}) == {}

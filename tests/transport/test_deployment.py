@@ -88,6 +88,7 @@ def test_the_exit_code_is_the_results(deploy, tmp_path, code):
     assert deploy.flower.run_config == {
         "plan": RunPlan.parse(tomllib.loads(PLAN)).canonical(),
         "data": "",
+        "resume": "",
         "out": str(tmp_path / "out"),
     }
     assert not deploy.flower.home.exists()  # nothing is left behind
@@ -291,7 +292,7 @@ def test_the_bundle_holds_no_code(tmp_path):
             "serverapp": "fedmvc_server.app:app",
             "clientapp": "fedmvc_client.app:app",
         },
-        "config": {"plan": "", "data": "", "out": "", "poll": ""},
+        "config": {"plan": "", "data": "", "out": "", "poll": "", "resume": ""},
     }
 
 

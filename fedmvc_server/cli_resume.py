@@ -1,0 +1,65 @@
+"""``fedmvc-server resume``: go on with a run whose server was lost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from configs.console import print_json
+from configs.errors import INTERRUPTED, ConfigError, error_for_code
+
+__all__ = ["resume"]
+
+
+def resume(
+    out: Annotated[
+        Path, typer.Argument(help="Results folder that 'fedmvc-server run' was given with --out.")
+    ],
+    server: Annotated[
+        str | None,
+        typer.Option(help="Address of the SuperLink, HOST:PORT; by default the run's own."),
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="CA certificate; by default the run's own.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Go on with a deployed run that was interrupted, and wait for its end.
+
+    For a run whose ServerApp or SuperLink was lost, whose disk was full, or that stopped because a
+    site was away: bring these back first. The run keeps its id and goes on after the last exchange
+    that is kept in OUT/checkpoint; a site that had answered already gives the same bytes again, so
+    the result is the same and no privacy is paid twice. Exit code: 0, 2 where there is nothing to
+    go on with (one sentence says why), 7 where the SuperLink cannot be reached, or the code of the
+    run's error.
+    """
+    from fedmvc_server.checkpoint import unfinished
+    from fedmvc_server.deployment import resume_deployed
+    from fedmvc_server.progress import print_row
+
+    known = unfinished(out)
+    address = server or known.server
+    if address is None:
+        raise ConfigError(
+            f"run.json in folder '{out.name}' names no server: give it with --server, and --ca"
+        )
+    trust = ca if ca is not None or known.ca is None else Path(known.ca)
+    code = resume_deployed(out, address, trust, on_progress=print_row)
+    path = out / "result.json"
+    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if as_json:
+        print_json(written)
+    elif code == 0:
+        parts = len(written.get("resumed", ())) + 1
+        print(f"completed in {written.get('rounds')} rounds, in {parts} parts; results: {out}")
+    sys.stdout.flush()
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        raise error_for_code(code)(written.get("stop_reason", "the run failed"))
