@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from configs.errors import ConfigError, PolicyRefused
 from configs.plan import RunPlan
 from configs.site import Policy
 from configs.values import check_whole
+from fedmvc_client.plan_entries import PlanEntry, entry_of
 from fedmvc_client.register_check import first_missing
 from fedmvc_client.run_rules import (
     AUTO,
     SCHEMA,
-    Decision,
-    PlanStatus,
     RunRules,
     decision_on,
     has_exact_sums,
@@ -32,7 +30,7 @@ from privacy.audit import AuditEntry, AuditLog
 from privacy.database import Database
 from privacy.key_files import replace_file
 
-__all__ = ["PlanEntry", "PlanStatus", "Register"]
+__all__ = ["Register"]
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS plans (plan_id TEXT PRIMARY KEY, method TEXT NOT NULL,
@@ -41,33 +39,6 @@ CREATE TABLE IF NOT EXISTS endings (run_id TEXT PRIMARY KEY, request BLOB NOT NU
     reply BLOB NOT NULL);
 {SCHEMA}
 """
-
-
-@dataclass(frozen=True)
-class PlanEntry:
-    """What the register says of one plan.
-
-    Attributes
-    ----------
-    plan_id, method : str
-    status : PlanStatus
-    seen : str
-        When it was first seen, UTC.
-    approved_runs : int
-        Runs that the last approval allows; 0 without one.
-    runs_left : int
-        How many of them have not begun; 0 where the approval has expired.
-    expires : str or None
-        When the approval ends, UTC.
-    """
-
-    plan_id: str
-    method: str
-    status: PlanStatus
-    seen: str
-    approved_runs: int
-    runs_left: int
-    expires: str | None
 
 
 class Register:
@@ -178,7 +149,7 @@ class Register:
         now = now or datetime.now(UTC)
         with self._database.transaction() as connection:
             return tuple(
-                _entry(plan_id, method, seen, decision_on(connection, plan_id), now)
+                entry_of(plan_id, method, seen, decision_on(connection, plan_id), now)
                 for plan_id, method, seen in connection.execute(
                     "SELECT plan_id, method, seen FROM plans ORDER BY seen, rowid"
                 ).fetchall()
@@ -404,14 +375,3 @@ class Register:
             )
         else:
             self._audit.write("plan rejected", plan_id=plan_id)
-
-
-def _entry(
-    plan_id: str, method: str, seen: str, decision: Decision | None, now: datetime
-) -> PlanEntry:
-    if decision is None or not decision.approved:
-        status: PlanStatus = "seen" if decision is None else "rejected"
-        return PlanEntry(plan_id, method, status, seen, 0, 0, None)
-    status = decision.status(now)
-    left = decision.runs - decision.used if status == "approved" else 0
-    return PlanEntry(plan_id, method, status, seen, decision.runs, left, decision.expires)
