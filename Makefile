@@ -11,7 +11,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench trust clean
+.PHONY: help demo test lint bench trust drills clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,7 +39,7 @@ test: export OMP_NUM_THREADS := 1
 test: lint  ## linters, types and all tests
 	@mkdir -p build
 	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
-	@$(BIN)/python -m pytest tests/network > build/network-tests.log 2>&1 & network=$$!; \
+	@$(BIN)/python -m pytest tests/network -m "not drill" > build/network-tests.log 2>&1 & network=$$!; \
 	trap 'kill -INT $$network' INT TERM; \
 	$(BIN)/python -m pytest --ignore=tests/network; others=$$?; \
 	wait $$network; network=$$?; cat build/network-tests.log; exit $$((others | network))
@@ -54,6 +54,9 @@ bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
 		mufsht mufsht_ablations mufsht_scale secure_sum privacy_utility \
 		label_privacy; do \
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+drills: $(STAMP)  ## services killed, refused, resumed; bundles with code; the three rooms (nginx for the proxy)
+	$(BIN)/python -m pytest tests/network tests/docker -m drill -v
 
 trust: $(STAMP)  ## measure every figure of trust at full size, into docs/trust.md (half an hour)
 	$(BIN)/python -m benchmarks.trust

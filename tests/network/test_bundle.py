@@ -22,7 +22,7 @@ from strategies.messages import HelloRequest, Refusal, from_bytes, to_bytes
 from tests.fedmvc_client.bundles import built
 from tests.network.federation import CLIENT, NAMES, ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.drill]
 
 NOBODY = 65534
 PLAN = """

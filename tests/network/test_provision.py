@@ -13,7 +13,7 @@ from fedmvc_server.flower_cli import FlowerCli
 from tests.cli.commands import call
 from tests.network.federation import BIN, free_port
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.drill]
 
 WAIT_S = 90
 FEDERATION = """

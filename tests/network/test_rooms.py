@@ -15,6 +15,7 @@ from tests.docker.federation_from_compose import ComposeFederation
 from tests.docker.namespaces import unavailable
 
 pytestmark = [
+    pytest.mark.drill,
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "namespaces work here"),

@@ -20,7 +20,7 @@ from tests.configs.test_processes import alive
 from tests.network.federation import BIN, ROOT, free_port
 from tests.transport.kits import answering, days_ago, make_kits
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.drill]
 
 WAIT_S = 90
 IMPATIENT = (

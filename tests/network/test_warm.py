@@ -8,7 +8,7 @@ import pytest
 
 from tests.network.federation import ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.drill]
 
 
 def test_each_message_has_a_process_of_its_own_forked_where_nothing_else_runs():
