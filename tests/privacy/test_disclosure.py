@@ -156,6 +156,7 @@ KEYS = [
     "mechanism",
     "sigma",
     "sensitivity",
+    "noise_multiplier",
     "exchanges",
     "epsilon",
     "epsilon_if_others_collude",
