@@ -101,7 +101,7 @@ def run_deployed(
         After Ctrl-C, when the run has been stopped.
     """
     plan = RunPlan.load(Path(plan_path)).canonical()
-    config = {"plan": plan, "data": "", "poll": "", "resume": ""}
+    config = {"plan": plan, "data": "", "resume": ""}
     if fast_poll:
         poll_s, config["poll"] = min(poll_s, _FAST_LOOK_S), str(FAST_POLL_S)
     return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app)
@@ -123,7 +123,7 @@ def resume_deployed(
 
     Parameters are those of `run_deployed`, and so is what it returns and raises.
     """
-    config = {"plan": "", "data": "", "poll": "", "resume": "yes"}
+    config = {"plan": "", "data": "", "resume": "yes"}
     before = RunFile.read(Path(out)).flower_run_id
     return _deploy(config, server, ca, out, poll_s, on_progress, server_app, client_app, before)
 
