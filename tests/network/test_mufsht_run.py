@@ -28,6 +28,8 @@ tol = 0.0
 min_sites = 3
 timeout_s = 90
 """
+#: What a deployed run leaves besides, for `status` and `resume`.
+KEPT = {"run.json", "progress.json", ".lock"}
 FILES = {"result.json", "rounds.csv", "features.csv", "selection.json", "selection.npz"}
 
 
@@ -48,7 +50,7 @@ def test_the_deployed_selection_equals_the_in_process_one(federation, tmp_path):
     assert code == 0
     assert expected.status == "completed", expected.stop_reason
     assert [row["round"] for row in rows] == ["1", "2"]
-    assert {path.name for path in (tmp_path / "deployed").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "deployed").iterdir()} == FILES | KEPT
     result = json.loads((tmp_path / "deployed" / "result.json").read_text())
     there = json.loads((tmp_path / "inprocess" / "result.json").read_text())
     for key in ("plan_id", "sites", "rounds", "metrics", "warnings", "dropped", "certificate"):

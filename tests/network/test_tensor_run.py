@@ -51,8 +51,7 @@ def test_the_deployed_run_equals_the_in_process_one(federation, tmp_path):
     assert expected.status == "completed", expected.stop_reason
     assert [row["round"] for row in rows] == ["1", "2"]
     assert {path.name for path in (tmp_path / "deployed").iterdir()} == {
-        "result.json",
-        "rounds.csv",
+        *("result.json", "rounds.csv", "run.json", "progress.json", ".lock"),
     }
     result = json.loads((tmp_path / "deployed" / "result.json").read_text())
     there = json.loads((tmp_path / "inprocess" / "result.json").read_text())
