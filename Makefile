@@ -41,7 +41,7 @@ test: lint  ## linters, types and all tests
 	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
 	@$(BIN)/python -m pytest tests/network -m "not drill" > build/network-tests.log 2>&1 & network=$$!; \
 	trap 'kill -INT $$network' INT TERM; \
-	$(BIN)/python -m pytest --ignore=tests/network; others=$$?; \
+	$(BIN)/python -m pytest -m "not drill" --ignore=tests/network; others=$$?; \
 	wait $$network; network=$$?; cat build/network-tests.log; exit $$((others | network))
 
 lint: $(STAMP)  ## ruff and mypy
@@ -56,7 +56,7 @@ bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 drills: $(STAMP)  ## services killed, refused, resumed; bundles with code; the three rooms (nginx for the proxy)
-	$(BIN)/python -m pytest tests/network tests/docker -m drill -v
+	$(BIN)/python -m pytest -m drill -v
 
 trust: $(STAMP)  ## measure every figure of trust at full size, into docs/trust.md (half an hour)
 	$(BIN)/python -m benchmarks.trust

@@ -127,8 +127,18 @@ def undisturbed(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["unasked", "answered"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "answered"),
+    [
+        pytest.param(
+            *(case, answered),
+            id=f"{case}, {'answered' if answered else 'unasked'}",
+            marks=() if answered or case in ("fedhk exact", "noise") else pytest.mark.drill,
+        )
+        for case in CASES
+        for answered in (False, True)
+    ],
+)
 def test_a_server_lost_at_any_exchange_goes_on_to_the_same_result(
     undisturbed, tmp_path, case, answered
 ):
