@@ -49,8 +49,9 @@ class Ended:
 def call(app, *arguments):
     """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
-    root, ours = logging.getLogger(), logging.getLogger("fedmvc")
-    handlers, level = list(root.handlers), ours.level
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    levels = {name: logging.getLogger(name).level for name in ("fedmvc", "fedmvc.site")}
     try:
         with (
             mock.patch.object(sys, "argv", ["fedmvc", *map(str, arguments)]),
@@ -60,7 +61,8 @@ def call(app, *arguments):
             code = run_app(app)
     finally:
         root.handlers[:] = handlers
-        ours.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
     return Ended(code, out.getvalue(), err.getvalue())
 
 

@@ -127,13 +127,21 @@ def undisturbed(tmp_path_factory):
     return of
 
 
+#: What make test tries; make drills tries the rest too.
+OFTEN = {
+    *(("fedhk exact", False), ("noise", False)),
+    *((case, True) for case in ("fedhk exact", "noise", "masked fedhk", "masked noise")),
+    *(("tensor-fmvc", True), ("masked fed-mufsht", True)),
+}
+
+
 @pytest.mark.parametrize(
     ("case", "answered"),
     [
         pytest.param(
             *(case, answered),
             id=f"{case}, {'answered' if answered else 'unasked'}",
-            marks=() if answered or case in ("fedhk exact", "noise") else pytest.mark.drill,
+            marks=() if (case, answered) in OFTEN else pytest.mark.drill,
         )
         for case in CASES
         for answered in (False, True)

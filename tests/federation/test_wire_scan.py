@@ -60,6 +60,13 @@ RUNS = {
     "noise": ("cardio", noisy_plan(n_clusters=4)),
     "selection": ("features", SELECTION),
     "masked selection": ("features", with_privacy(UNIFORM, **MASKED)),
+    "masked selection by NMI": (
+        "features",
+        with_privacy(
+            selection_plan(5, max_rounds=1, local_sweeps=1, weighting="softmax", agg_temp=1.5),
+            **MASKED,
+        ),
+    ),
     "noisy selection": (
         "features",
         with_privacy(UNIFORM, mechanism="gaussian", epsilon=4.0, clip=0.5),

@@ -176,7 +176,8 @@ def test_a_key_still_counted_as_online_is_waited_for(site, server, tmp_path, cap
     folder = tmp_path / "fake"
     stop_soon(lambda: lives(folder) == 3)
 
-    join(JoinSettings.load(site), command=fake(folder, says(BUSY), says(BUSY), STAYS))
+    with caplog.at_level("INFO", "fedmvc.site"):
+        join(JoinSettings.load(site), command=fake(folder, says(BUSY), says(BUSY), STAYS))
 
     assert caplog.text.count("counts so for 60 s") == 1  # said once
 
@@ -265,7 +266,8 @@ def test_a_server_that_is_away_is_waited_for(site, server, tmp_path, caplog):
     server.failures = [Unreachable("the SuperLink at x does not answer (refused)")]
     stop_soon(lambda: lives(folder) == 1)
 
-    join(JoinSettings.load(site), command=fake(folder, STAYS))
+    with caplog.at_level("INFO", "fedmvc.site"):
+        join(JoinSettings.load(site), command=fake(folder, STAYS))
 
     assert "does not answer (refused); trying again" in caplog.text
 
