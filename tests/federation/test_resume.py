@@ -195,7 +195,10 @@ RESTARTED = {
 }
 
 
-@pytest.mark.parametrize("case", RESTARTED)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.drill if c == "masked" else ()) for c in RESTARTED],
+)
 def test_workers_started_anew_after_any_exchange_give_the_same(cardio, tmp_path, monkeypatch, case):
     plan = RESTARTED[case]
     data = shutil.copytree(cardio, tmp_path / "undisturbed")

@@ -18,6 +18,7 @@ from tests.cli.commands import call
 from tests.network.federation import NAMES, ROOT
 
 pytestmark = [
+    pytest.mark.drill,
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.usefixtures("rarely_asked"),
