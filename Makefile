@@ -36,7 +36,7 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 
 # Two processes share the cores here: threads of both, waiting for each other, would cost most.
 test: export OMP_NUM_THREADS := 1
-test: lint  ## linters, types and all tests
+test: lint  ## linters, types and the tests, but for those of make drills
 	@mkdir -p build
 	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
 	@$(BIN)/python -m pytest tests/network -m "not drill" > build/network-tests.log 2>&1 & network=$$!; \
