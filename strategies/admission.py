@@ -277,7 +277,8 @@ class Admission:
             self.away[site] = _NOT_BACK
         self._state.sites = sorted([*self._state.sites, site])
         reason = self._state.dropped.pop(site)
-        sentence = f"site '{site}' was missing from rounds {since} to {round_}: it {reason}"
+        missed = f"round {since}" if since == round_ else f"rounds {since} to {round_}"
+        sentence = f"site '{site}' was missing from {missed}: it {reason}"
         self._state.warnings.append(sentence)
         log.warning("%s; it is asked again", sentence)
 

@@ -10,6 +10,7 @@ from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.runner import new_run_id
 from strategies import messages as m
 from strategies.messages import from_bytes, to_bytes
+from tests.federation import mufsht_harness
 from tests.federation.harness import (
     Between,
     accuracy,
@@ -156,6 +157,34 @@ def test_a_view_comes_back_with_its_only_holder(aggregation):
     assert result.history[3]["view_weights"][1] == 0.0
     assert result.model.view_weights[1] > 0.1
     assert result.model.view_weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "softmax"])
+def test_a_site_comes_back_into_a_selection(weighting):
+    sites, informative = mufsht_harness.hospitals()
+    selecting = mufsht_harness.selection_plan(quorum=QUORUM, max_rounds=6, weighting=weighting)
+    result = federate(selecting, workers_of(sites), observer=cut(3))
+
+    assert (result.status, result.rounds, result.dropped) == ("completed", 6, {})
+    assert missed(result) == [3, 4]
+    assert sum("missing from round" in w for w in result.warnings) == 1
+    assert sorted(result.site_results) == NAMES
+    assert informative[result.selection.ranking[:8]].mean() > 0.7
+
+
+def test_a_site_that_missed_the_scaling_of_round_1_stays_out():
+    def away(worker, body):
+        request = from_bytes(body)
+        if isinstance(request, m.FitRequest) and request.round == 1:
+            return to_bytes(m.Refusal(7, "its worker does not answer"))
+        return worker.handle(body)
+
+    sites, _ = mufsht_harness.hospitals()
+    selecting = mufsht_harness.selection_plan(quorum=QUORUM, max_rounds=4)
+    result = federate(selecting, workers_of(sites), change={"site-01": away})
+
+    assert (result.status, list(result.dropped)) == ("completed", ["site-01"])
+    assert missed(result) == [1, 2, 3, 4]
 
 
 def test_with_on_missing_stop_the_run_still_ends():
