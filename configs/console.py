@@ -12,9 +12,15 @@ import typer
 from click import ClickException
 from click.exceptions import Abort, Exit
 
-from configs.errors import INTERRUPTED, ConfigError, FedMVCError, InternalError
+from configs.errors import (
+    INTERRUPTED,
+    ConfigError,
+    FedMVCError,
+    InternalError,
+    error_for_code,
+)
 
-__all__ = ["print_json", "run_app", "set_up_logging"]
+__all__ = ["end_as_run", "print_json", "run_app", "set_up_logging"]
 
 _LOG = logging.getLogger("fedmvc")
 #: Whether this command has printed its JSON object: a failure after it adds no second one.
@@ -103,6 +109,22 @@ def run_app(app: typer.Typer) -> int:
     if code == INTERRUPTED:  # what typer makes of Ctrl-C
         _say("stopped at the keyboard")
     return code if isinstance(code, int) else 0
+
+
+def end_as_run(code: int, stop_reason: str) -> None:
+    """End a command as its run ended: with its exit code, and why in one sentence.
+
+    Raises
+    ------
+    FedMVCError
+        That of the exit code, with `stop_reason`, where it is not 0.
+    KeyboardInterrupt
+        Where somebody stopped the run.
+    """
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        raise error_for_code(code)(stop_reason)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "FOLDER",
     "Unwritable",
     "prepare_folder",
+    "read_result",
     "refuse_taken",
     "replace_file",
     "unwritable",
@@ -142,6 +143,15 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_result(out: Path) -> dict[str, Any]:
+    """Read ``result.json`` of a results folder; empty where a run left none."""
+    path = out / "result.json"
+    if not path.is_file():
+        return {}
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return written
 
 
 def write_result(out: Path, result: dict[str, Any]) -> None:

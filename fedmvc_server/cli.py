@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -12,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from configs.console import print_json, run_app, set_up_logging
-from configs.errors import INTERRUPTED, ConfigError, FedMVCError, error_for_code
+from configs.console import end_as_run, print_json, run_app, set_up_logging
+from configs.errors import INTERRUPTED, ConfigError, FedMVCError
 from configs.plan import RunPlan
 from fedmvc_server.cli_provision import provisioning
+from fedmvc_server.cli_rehearse import rehearse
 from fedmvc_server.cli_resume import resume
 from fedmvc_server.cli_roster import roster
 from fedmvc_server.cli_services import add_services
@@ -32,6 +32,7 @@ app.add_typer(roster, name="roster")
 app.add_typer(provisioning)
 add_services(app)
 app.command()(resume)
+app.command()(rehearse)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlanArgument = Annotated[
@@ -186,7 +187,7 @@ def simulate(
     features.csv). Exit code: 0, or the code of the error (see the README's table).
     """
     checked = RunPlan.load(plan)
-    from fedmvc_server.artefacts import refuse_taken
+    from fedmvc_server.artefacts import read_result, refuse_taken
     from fedmvc_server.evaluation import read_truth
     from fedmvc_server.progress import progress
     from fedmvc_server.report_text import summary
@@ -217,7 +218,7 @@ def simulate(
         except FedMVCError as error:
             unscored = error
     if as_json:
-        written = json.loads((out / "result.json").read_text(encoding="utf-8"))
+        written = read_result(out)
         print_json({**written, **({"scores": scores} if scores else {})})
     elif result.rounds or result.status == "completed":
         print(summary(result, out, scores))
@@ -226,8 +227,8 @@ def simulate(
             kept = "selection and clusters" if result.selection is not None else kept
             print(f"each site's {kept}: {data}/SITE/results/{result.run_id}")
     if unscored is not None:
-        _end(unscored.code, f"the run completed but is not scored: {unscored.public_message}")
-    _end(result.exit_code, result.stop_reason)
+        end_as_run(unscored.code, f"the run completed but is not scored: {unscored.public_message}")
+    end_as_run(result.exit_code, result.stop_reason)
 
 
 @app.command(name="noise-control")
@@ -308,28 +309,19 @@ def run(
     The SuperLink and the sites are already up. OUT gets result.json, the model and the rounds. Exit
     code: 0, 7 where the SuperLink cannot be reached, or the code of the run's error.
     """
-    from fedmvc_server.artefacts import refuse_taken
+    from fedmvc_server.artefacts import read_result, refuse_taken
     from fedmvc_server.deployment import run_deployed
     from fedmvc_server.progress import print_row
 
     RunPlan.load(plan)
     refuse_taken(out)
     code = run_deployed(plan, server, ca, out, fast_poll=fast_poll, on_progress=print_row)
-    path = out / "result.json"
-    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    written = read_result(out)
     if as_json:
         print_json(written)
     elif code == 0:
         print(f"completed in {written.get('rounds')} rounds; results: {out}")
-    _end(code, written.get("stop_reason", "the run failed"))
-
-
-def _end(code: int, stop_reason: str) -> None:
-    """End the command as its run ended."""
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    if code:
-        raise error_for_code(code)(stop_reason)
+    end_as_run(code, written.get("stop_reason", "the run failed"))
 
 
 def main() -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from configs.console import print_json
-from configs.errors import INTERRUPTED, ConfigError, error_for_code
+from configs.console import end_as_run, print_json
+from configs.errors import ConfigError
 
 __all__ = ["resume"]
 
@@ -39,6 +38,7 @@ def resume(
     go on with (one sentence says why), 7 where the SuperLink cannot be reached, or the code of the
     run's error.
     """
+    from fedmvc_server.artefacts import read_result
     from fedmvc_server.checkpoint import unfinished
     from fedmvc_server.deployment import resume_deployed
     from fedmvc_server.progress import print_row
@@ -51,15 +51,11 @@ def resume(
         )
     trust = ca if ca is not None or known.ca is None else Path(known.ca)
     code = resume_deployed(out, address, trust, on_progress=print_row)
-    path = out / "result.json"
-    written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    written = read_result(out)
     if as_json:
         print_json(written)
     elif code == 0:
         parts = len(written.get("resumed", ())) + 1
         print(f"completed in {written.get('rounds')} rounds, in {parts} parts; results: {out}")
     sys.stdout.flush()
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    if code:
-        raise error_for_code(code)(written.get("stop_reason", "the run failed"))
+    end_as_run(code, written.get("stop_reason", "the run failed"))

@@ -21,14 +21,14 @@ from typing import Self
 from configs.errors import TransportError, error_for_code
 from configs.federation import FederationConfig
 from configs.process_tree import kill_left, kill_tree, tree
-from configs.processes import Child, end_all, flower_environment, program
+from configs.processes import Child, StopSignals, end_all, flower_environment, program
 from configs.site import Keys, SiteConfig
 from configs.tables import parse_table
 from fedmvc_server.control import look
 from fedmvc_server.provision import provision
 from fedmvc_server.registration import Registry
 from fedmvc_server.service import listens
-from fedmvc_server.site_folders import site_folders
+from fedmvc_server.site_folders import refuse_namesakes, site_folders
 from fedmvc_server.synthesize import refuse_taken
 
 __all__ = ["LOOPBACK", "LocalFederation", "free_port"]
@@ -40,7 +40,7 @@ LOOPBACK = "127.0.0.1"
 START_S = 120.0
 #: Seconds that processes get to end: the sites', then the server's.
 END_S = 10.0
-_LOOK_S = 0.2
+_LOOK_S = 0.3
 _ERROR = "error: "
 
 
@@ -49,8 +49,8 @@ class LocalFederation:
 
     A site's worker serves its folder in `data` itself: what a run leaves at a site (``results``,
     ``plans``, ``state``) is there afterwards, as with ``simulate``, and nothing else in it changes.
-    A ``join`` has the start kit, with a copy of the site's ``site.toml``. Call it from one thread,
-    and let that one live: the kernel ends the processes with the thread that started them.
+    A ``join`` has the start kit, with a copy of the site's ``site.toml``. For the main thread: the
+    kernel ends the processes with the thread that started them.
 
     Parameters
     ----------
@@ -92,8 +92,9 @@ class LocalFederation:
     ) -> None:
         refuse_taken(folder)
         self.folder = folder.absolute()
-        sites = {SiteConfig.load(each).name: each.absolute() for each in site_folders(data)}
-        self._data = dict(sorted(sites.items()))
+        sites = [(SiteConfig.load(each).name, each.absolute()) for each in site_folders(data)]
+        refuse_namesakes([name for name, _ in sites])
+        self._data = dict(sorted(sites))
         self.names = tuple(self._data)
         self.fast = fast
         self.address = f"{LOOPBACK}:{port or free_port()}"
@@ -201,14 +202,18 @@ class LocalFederation:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def stop(self) -> None:
-        """End all processes and what they started: the sites sign off, then the server ends."""
-        left = [each for child in self._children.values() for each in tree(child.pid)]
-        server = self._children.pop("server", None)
-        end_all(list(self._children.values()), END_S)
-        self._children.clear()
-        if server is not None:
-            end_all([server], END_S)
-        kill_left(left)
+        """End all processes and what they started: the sites sign off, then the server ends.
+
+        Ctrl-C and SIGTERM meanwhile change nothing.
+        """
+        with StopSignals():
+            left = [each for child in self._children.values() for each in tree(child.pid)]
+            server = self._children.pop("server", None)
+            end_all(list(self._children.values()), END_S)
+            self._children.clear()
+            if server is not None:
+                end_all([server], END_S)
+            kill_left(left)
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
             self._sockets = None

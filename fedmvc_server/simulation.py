@@ -33,7 +33,7 @@ from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
-from fedmvc_server.site_folders import refuse_too_few, site_folders
+from fedmvc_server.site_folders import refuse_namesakes, refuse_too_few, site_folders
 from fedmvc_server.site_keys import draw_keys
 from privacy.alignment import normalise_id
 
@@ -189,12 +189,7 @@ def _folder_workers(
     folders: Sequence[Path], require_approval: bool = False
 ) -> dict[int, SiteWorker]:
     workers = [folder_worker(folder, require_approval) for folder in folders]
-    names = [w.site for w in workers]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise ConfigError(
-            f"{names.count(twice[0])} site folders are named '{twice[0]}': rename one"
-        )
+    refuse_namesakes([w.site for w in workers])
     return dict(enumerate(workers))
 
 

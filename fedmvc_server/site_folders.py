@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import ConfigError, QuorumLost
 from configs.plan import RunPlan
 
-__all__ = ["refuse_too_few", "site_folders"]
+__all__ = ["refuse_namesakes", "refuse_too_few", "site_folders"]
 
 
 def site_folders(data: Path) -> list[Path]:
@@ -26,6 +27,20 @@ def site_folders(data: Path) -> list[Path]:
             local_detail=str(data),
         )
     return found
+
+
+def refuse_namesakes(names: Sequence[str]) -> None:
+    """Refuse site folders whose ``site.toml`` give the same name.
+
+    Raises
+    ------
+    ConfigError
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"{names.count(twice[0])} site folders are named '{twice[0]}': rename one"
+        )
 
 
 def refuse_too_few(plan: RunPlan, sites: int, what: str) -> None:
