@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := build/demo
+FEDERATION := build/federation
 
 # Flower neither reports usage nor looks for updates.
 export FLWR_TELEMETRY_ENABLED := 0
@@ -11,10 +12,10 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench trust drills clean
+.PHONY: help demo federation test lint bench trust drills clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # torch goes first and pinned, so that nothing else chooses its build.
 $(STAMP): pyproject.toml constraints.txt
@@ -33,6 +34,10 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 		--truth $(DEMO)/sites/truth.csv
 	@echo "Server's results: $(DEMO)/run (result.json, model.json, model.npz, rounds.csv)"
 	@echo "Each site's own results: $(DEMO)/sites/SITE/results"
+
+federation: $(STAMP)  ## server and three hospitals on this machine, over TLS; results in build/federation
+	rm -rf $(FEDERATION)
+	$(BIN)/fedmvc-server rehearse configs/presets/paper.toml --out $(FEDERATION) --fast
 
 # Two processes share the cores here: threads of both, waiting for each other, would cost most.
 test: export OMP_NUM_THREADS := 1

@@ -60,7 +60,7 @@ def rehearse(
     the loopback interface, runs PLAN as 'run' does, and stops everything, after Ctrl-C and SIGTERM
     too. Without --data the paper's cardio set is dealt to synthetic hospitals, which approve plans
     by themselves. Exit code: 0, 2 where a setting, the port or a folder does not fit, 7 where a
-    process does not come up, or the code of the run's error.
+    process does not come up, 130 after Ctrl-C, or the code of the run's error.
     """
     from fedmvc_server.progress import print_row
     from fedmvc_server.rehearsal import rehearse as hold

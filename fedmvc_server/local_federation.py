@@ -97,7 +97,14 @@ class LocalFederation:
         self._data = dict(sorted(sites))
         self.names = tuple(self._data)
         self.fast = fast
-        self.address = f"{LOOPBACK}:{port or free_port()}"
+        port = port or free_port()
+        self.address = f"{LOOPBACK}:{port}"
+        fields = {
+            "name": "local",
+            "server": {"addresses": [LOOPBACK], "port": port},
+            "sites": [{"name": name} for name in self.names],
+        }
+        self._federation = parse_table(FederationConfig, fields, "the federation of these sites")
         self.kits = self.folder / "kits"
         self.kit = self.kits / "server"
         self.ca = self.kit / "ca.crt"
@@ -148,8 +155,8 @@ class LocalFederation:
         self.spawn("server")
         for name in self.names:
             self.spawn(f"worker-{name}")
-        host, _, port = self.address.rpartition(":")
-        self._await(lambda: listens(host, int(port)), "the SuperLink")
+        port = self._federation.server.port
+        self._await(lambda: listens(LOOPBACK, port), "the SuperLink")
         for name in self.names:
             self.spawn(f"executor-{name}")
         registry = Registry(self.kit, self.address)
@@ -219,14 +226,8 @@ class LocalFederation:
             self._sockets = None
 
     def _provision(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        fields = {
-            "name": "local",
-            "server": {"addresses": [host], "port": int(port)},
-            "sites": [{"name": name} for name in self.names],
-        }
         self.folder.mkdir(parents=True, exist_ok=True)
-        provision(parse_table(FederationConfig, fields, "the sites' folders"), self.kits)
+        provision(self._federation, self.kits)
         for name, folder in self._data.items():
             config = SiteConfig.load(folder)
             config.model_copy(update={"keys": Keys()}).dump(self.kits / name)

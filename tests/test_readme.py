@@ -111,7 +111,7 @@ def test_the_output_shown_is_what_the_demo_prints(tmp_path):
         result, tmp_path / "run", score_folders(plan, sites, result, sites / "truth.csv")
     ).splitlines()
 
-    (shown,) = blocks("text")
+    shown, _ = blocks("text")  # the other: tests/network/test_local.py
     first, *others = shown.splitlines()
     assert re.sub(r"[\d.]+ s:", "S s:", first) == re.sub(r"[\d.]+ s:", "S s:", printed[0])
     for line in others:

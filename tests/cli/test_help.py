@@ -32,6 +32,14 @@ COMMANDS = [
         ("start",),
         ["--kit", "--host", "127.0.0.1", "--port", "--behind-proxy", "/v1/fleet/", "SIGTERM"],
     ),
+    (
+        server,
+        ("rehearse",),
+        [
+            *("PLAN", "Plan file", "--out", "--data", "plans approve", "--sites", "--port"),
+            *("--fast", "--keep", "--json", "130"),
+        ],
+    ),
     (server, ("status",), ["--server", "--ca", "--kit", "--out", "--json", "HOST:PORT"]),
     (server, ("doctor",), ["--kit", "--server", "--json", "worst"]),
     (client, (), ["check", "worker", "predict", "keygen", "plans", "join", "doctor"]),
