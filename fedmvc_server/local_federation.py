@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from configs.endpoint import reach
 from configs.errors import TransportError, error_for_code
 from configs.federation import FederationConfig
 from configs.process_tree import kill_left, kill_tree, tree
@@ -27,7 +28,6 @@ from configs.tables import parse_table
 from fedmvc_server.control import look
 from fedmvc_server.provision import provision
 from fedmvc_server.registration import Registry
-from fedmvc_server.service import listens
 from fedmvc_server.site_folders import refuse_namesakes, site_folders
 from fedmvc_server.synthesize import refuse_taken
 
@@ -155,8 +155,7 @@ class LocalFederation:
         self.spawn("server")
         for name in self.names:
             self.spawn(f"worker-{name}")
-        port = self._federation.server.port
-        self._await(lambda: listens(LOOPBACK, port), "the SuperLink")
+        self._await(self._answers, "the SuperLink")
         for name in self.names:
             self.spawn(f"executor-{name}")
         registry = Registry(self.kit, self.address)
@@ -178,14 +177,24 @@ class LocalFederation:
         nodes = look(self.address, self.ca).nodes
         return {node.name for node in nodes if node.status == "online"}
 
+    def _answers(self) -> bool:
+        """Say whether the SuperLink is up, and it is ours: another may listen at its port."""
+        try:
+            reach(self.address, self.ca, timeout_s=1.0, direct=True)
+        except TransportError:
+            return False
+        return True
+
     def spawn(self, name: str) -> None:
         """Start one of the processes (again); its output is appended to its log.
 
         Parameters
         ----------
         name : str
-            As in `processes`.
+            As in `processes`. One that is there already is killed first.
         """
+        if name in self._children:
+            self.kill(name)
         home = self.folder / "flower" / name
         for folder in (home, self.folder / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
