@@ -25,7 +25,7 @@ WAIT_S = 300
 SHORT = 'method = "fedhk-mvfc"\nn_clusters = 4\nmax_rounds = 2\n[fedhk]\nn_init = 1\n'
 
 
-def begin(*arguments, cwd=None):
+def begin(*arguments, cwd=None, **environment):
     return subprocess.Popen(
         [script("fedmvc-server"), "rehearse", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -33,7 +33,7 @@ def begin(*arguments, cwd=None):
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment},
     )
 
 
@@ -115,7 +115,8 @@ def test_ctrl_c_stops_everything(tmp_path):
 
 
 def test_no_process_outlives_a_rehearsal_that_is_killed(tmp_path):
-    process = begin(write_plan(tmp_path, SHORT), "--out", tmp_path / "out", "--sites", "2")
+    given = (write_plan(tmp_path, SHORT), "--out", tmp_path / "out", "--sites", "2")
+    process = begin(*given, TMPDIR=str(tmp_path))  # it cannot clear its sockets away
     until_online(process)
 
     process.kill()
