@@ -12,10 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from configs.connection import Connection
 from configs.federation import FederationConfig
 from configs.site import Keys
 from fedmvc_server.certificates import Issued
+from fedmvc_server.kit_folders import make_folder
 from fedmvc_server.node_keys import NodeKey
 from privacy.identity import make_identity, public_text, read_identity
 from privacy.key_files import write_new
@@ -24,7 +28,6 @@ from privacy.roster import Roster
 __all__ = [
     "NODE_KEY",
     "NODE_PUBLIC",
-    "make_folder",
     "public_key_file",
     "write_authority_kit",
     "write_identities",
@@ -39,12 +42,6 @@ _COMPOSE = Path("docker", "compose.site.yaml")
 _ROOTS = (Path(__file__).parent, Path(__file__).parents[1])  # as packaged; as in a checkout
 _WAY_OUT = "provision into another folder"
 _OPEN = 0o644
-
-
-def make_folder(path: Path) -> Path:
-    """Make a folder that its owner alone may enter; one that is there is left as it is."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
 
 
 def public_key_file(server_kit: Path, site: str) -> Path:
@@ -98,7 +95,7 @@ def write_site_kit(
     folder: Path,
     site: str,
     federation: FederationConfig,
-    authority: Issued,
+    authority: x509.Certificate,
     node: NodeKey,
     *,
     with_identity: bool,
@@ -112,8 +109,8 @@ def write_site_kit(
     site : str
         The site's name.
     federation : FederationConfig
-    authority : Issued
-        Of which the site gets the certificate.
+    authority : Certificate
+        By which the site knows the server.
     node : NodeKey
         The site's own.
     with_identity : bool
@@ -129,7 +126,7 @@ def write_site_kit(
         "site": site,
         "federation": federation.name,
         "server": federation.server.address,
-        "authority_expires": f"{authority.expires:%Y-%m-%d}",
+        "authority_expires": f"{authority.not_valid_after_utc:%Y-%m-%d}",
     }
     words["identity_step"] = _filled(
         "identity_here.md" if with_identity else "identity_to_make.md", words
@@ -141,7 +138,7 @@ def write_site_kit(
     for name in ("site.toml", "schema.toml"):
         _write(folder / name, _filled(name, words), "template", _OPEN)
     Connection(server=federation.server.address).dump(folder)
-    _write(folder / "ca.crt", authority.certificate_pem, "CA certificate", _OPEN)
+    _write(folder / "ca.crt", authority.public_bytes(Encoding.PEM), "CA certificate", _OPEN)
     _write(folder / ".env", _filled("env", words), "environment", _OPEN)
     if compose:
         _write(folder / "compose.yaml", compose, "compose file", _OPEN)
