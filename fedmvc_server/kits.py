@@ -21,16 +21,13 @@ from configs.site import Keys
 from fedmvc_server.certificates import Issued
 from fedmvc_server.kit_folders import make_folder
 from fedmvc_server.node_keys import NodeKey
-from privacy.identity import make_identity, public_text, read_identity
 from privacy.key_files import write_new
-from privacy.roster import Roster
 
 __all__ = [
     "NODE_KEY",
     "NODE_PUBLIC",
     "public_key_file",
     "write_authority_kit",
-    "write_identities",
     "write_server_kit",
     "write_site_kit",
 ]
@@ -100,7 +97,7 @@ def write_site_kit(
     *,
     with_identity: bool,
 ) -> bool:
-    """Write what one site gets; its identity key and roster see `write_identities`.
+    """Write what one site gets, but for identity key and roster (`fedmvc_server.site_keys`).
 
     Parameters
     ----------
@@ -148,25 +145,6 @@ def write_site_kit(
     _write(folder / NODE_KEY, node.private, "node key")
     _write(folder / NODE_PUBLIC, node.public, "public key", _OPEN)
     return bool(compose)
-
-
-def write_identities(folder: Path, federation: FederationConfig) -> None:
-    """Make each site's identity key in its kit ``folder/SITE``, and give each the roster of all.
-
-    For trials: in earnest each site makes its own, so that nobody else ever had it.
-    """
-    at = Keys()
-    public = {}
-    for name in federation.site_names:
-        path = folder / name / at.identity
-        make_identity(path)
-        key = read_identity(path)
-        public[name] = key.public_key().public_bytes_raw()
-        text = f"{public_text(key)}\n".encode()
-        _write(path.with_suffix(".pub"), text, "public key", _OPEN)
-    roster = Roster(federation.name, public)
-    for name in federation.site_names:
-        roster.dump(folder / name / at.roster)
 
 
 _ROSTER_ROW = """\

@@ -19,11 +19,11 @@ from fedmvc_server.certificates import (
 from fedmvc_server.kit_folders import make_folder, refuse_taken, whole_or_nothing
 from fedmvc_server.kits import (
     write_authority_kit,
-    write_identities,
     write_server_kit,
     write_site_kit,
 )
 from fedmvc_server.node_keys import NodeKey
+from fedmvc_server.site_keys import write_keys
 from privacy.key_files import read_private, replace_file
 
 __all__ = ["DEFAULT_DAYS", "Provisioned", "provision", "renew"]
@@ -108,7 +108,7 @@ def provision(
                 with_identity=with_identity_keys,
             )
         if with_identity_keys:
-            write_identities(folder, federation)
+            write_keys(folder, federation.site_names, federation.name)
     return Provisioned(federation.server.address, server.expires, compose)
 
 

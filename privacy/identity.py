@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from configs.errors import ConfigError
-from privacy.key_files import read_private, write_new
+from privacy.key_files import read_private, replace_file, write_new
 
 __all__ = [
     "PASSPHRASE",
@@ -44,8 +44,10 @@ _WHAT = "identity key"
 _WAY_OUT = "run `fedmvc-client keygen` at the site"
 
 
-def make_identity(path: Path, passphrase: bytes | None = None) -> None:
+def make_identity(path: Path, passphrase: bytes | None = None) -> Ed25519PrivateKey:
     """Draw an identity key and write it as PKCS8 PEM, readable by its owner only.
+
+    Its public half is written beside it as text, with the ending ``.pub``.
 
     Parameters
     ----------
@@ -53,6 +55,10 @@ def make_identity(path: Path, passphrase: bytes | None = None) -> None:
         File to make; missing folders above it are made.
     passphrase : bytes, optional
         Locks the file; without it the file's mode (0600) alone protects the key.
+
+    Returns
+    -------
+    Ed25519PrivateKey
 
     Raises
     ------
@@ -62,14 +68,17 @@ def make_identity(path: Path, passphrase: bytes | None = None) -> None:
     lock: KeySerializationEncryption = NoEncryption()
     if passphrase:
         lock = BestAvailableEncryption(passphrase)
-    body = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
+    path, key = Path(path), Ed25519PrivateKey.generate()
     write_new(
         path,
-        body,
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock),
         _WHAT,
         "name another file, or remove it first where the site is to get a new identity and the "
         "federation a new roster",
     )
+    text = f"{public_text(key)}\n"
+    replace_file(path.with_suffix(".pub"), text.encode(), "public key", mode=0o644)
+    return key
 
 
 def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519PrivateKey:

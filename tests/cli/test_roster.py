@@ -90,7 +90,16 @@ def test_what_makes_no_roster_is_said(tmp_path, arguments, words):
     assert files_in(tmp_path) == set()
 
 
+def test_synthesized_sites_have_what_a_roster_needs(sites, tmp_path):
+    out = tmp_path / "roster.json"
+    assert roster("build", "--federation", "cardio", "--keys", sites, "--out", out).code == 0
+    for name in ("st-anna", "charite-nord"):
+        assert roster("check", out, "--site", sites / name).code == 0
+    assert Roster.load(out).keys == Roster.load(sites / "st-anna" / "roster.json").keys
+
+
 def test_a_site_without_a_key_is_named(sites, tmp_path):
+    (sites / "charite-nord" / "state" / "identity.pub").unlink()
     ended = roster("build", "--federation", "c", "--keys", sites, "--out", tmp_path / "r.json")
     assert ended.code == 2
     assert "site 'charite-nord' has no public key 'identity.pub': run `fedmvc-client keygen`" in (

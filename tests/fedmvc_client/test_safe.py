@@ -31,7 +31,8 @@ def safe_of(folder, **fields):
 def test_nothing_is_made_before_it_is_used(folder):
     safe = safe_of(folder)
     assert safe.roster().key_of("st-anna") == safe.identity().public_key()
-    assert {path.name for path in (folder / "state").iterdir()} == {"identity.pem"}
+    keys = {"identity.pem", "identity.pub"}
+    assert {path.name for path in (folder / "state").iterdir()} == keys
     assert safe.register.list() == ()
     assert safe.ledger.open_runs() == ()
     safe.audit.write("plan seen")

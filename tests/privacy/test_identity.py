@@ -26,13 +26,15 @@ def refused(call, *arguments):
 def test_a_key_is_made_once_and_signs(tmp_path):
     path = tmp_path / "state" / "identity.pem"
 
-    make_identity(path)
+    made = make_identity(path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     key = read_identity(path)
+    assert public_text(made) == public_text(key)
     key.public_key().verify(key.sign(b"message"), b"message")
     assert base64.b64decode(public_text(key)) == key.public_key().public_bytes_raw()
-    assert os.listdir(path.parent) == ["identity.pem"]  # no draft is left
+    assert path.with_suffix(".pub").read_text() == f"{public_text(key)}\n"
+    assert sorted(os.listdir(path.parent)) == ["identity.pem", "identity.pub"]  # no draft is left
     sentence = refused(make_identity, path)
     assert "identity key 'identity.pem' already exists and is not overwritten" in sentence
     assert public_text(read_identity(path)) == public_text(key)
