@@ -70,6 +70,7 @@ def write_server_kit(
     # Flower takes the bytes as they are, a line break included
     _write(folder / "superexec.secret", secrets.token_hex(32).encode(), "executor's secret")
     _write(folder / "federation.toml", federation.dumps().encode(), "federation file", _OPEN)
+    make_folder(folder / "state")  # a container gets what exists before it starts
     make_folder(folder / "nodes")
     for name, key in nodes.items():
         _write(public_key_file(folder, name), key.public, "public key", _OPEN)

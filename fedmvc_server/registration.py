@@ -165,7 +165,8 @@ class Registry:
                 write_nodes(self.kit, nodes)
             except OSError as error:
                 raise ConfigError(
-                    f"the kit of site '{site}' cannot be written: {error.strerror}",
+                    f"the kit of site '{site}' cannot be written: {error.strerror}; name another "
+                    "folder with --kits",
                     local_detail=str(error),
                 ) from error
             finally:

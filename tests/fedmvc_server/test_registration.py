@@ -172,7 +172,7 @@ def test_the_new_key_may_go_elsewhere(kit, flower, registry, tmp_path):
     assert path == tmp_path / "new" / "st-anna" / "state" / "node.key"
     assert in_kit.read_bytes() == before
     assert flower.accepted(public(kit))
-    with pytest.raises(ConfigError, match="the kit of site 'st-anna' cannot be written: No such"):
+    with pytest.raises(ConfigError, match=r"site 'st-anna' cannot be written: No such .* --kits"):
         registry.rotate("st-anna", tmp_path / "nowhere")
     assert flower.accepted(public(kit))
 
