@@ -38,6 +38,11 @@ __all__ = [
 
 #: Length of a public key.
 PUBLIC_BYTES = 32
+#: Heights y of the points of small order, also where written as y + p: a signature under such a key
+#: proves nothing, for anybody can make one. libsodium refuses the same.
+_PRIME = 2**255 - 19
+_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_WEAK_HEIGHTS = frozenset((0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _ORDER_8, _PRIME - _ORDER_8))
 #: Environment variable that opens an identity key locked by a passphrase.
 PASSPHRASE = "FEDMVC_PASSPHRASE"
 _WHAT = "identity key"
@@ -161,7 +166,7 @@ def read_public_text(text: str, named: str) -> bytes:
     Raises
     ------
     ConfigError
-        If the text is no public key.
+        If the text is no public key, or one under which anybody can sign.
     """
     try:
         key = base64.b64decode(text.strip(), validate=True)
@@ -171,6 +176,11 @@ def read_public_text(text: str, named: str) -> bytes:
         raise ConfigError(
             f"{named}: its public key is not the base64 text of {PUBLIC_BYTES} bytes: copy the "
             "line of identity.pub that `fedmvc-client keygen` made at the site"
+        )
+    if int.from_bytes(key, "little") & (2**255 - 1) in _WEAK_HEIGHTS:  # whatever the sign's bit
+        raise ConfigError(
+            f"{named}: under its public key anybody could sign: copy the line of identity.pub that "
+            "`fedmvc-client keygen` made at the site"
         )
     return key
 
