@@ -9,6 +9,7 @@ import typer
 
 from configs.console import print_json
 from configs.federation import FederationConfig
+from configs.values import counted
 
 __all__ = ["provisioning"]
 
@@ -73,7 +74,8 @@ def provision(
             }
         )
         return
-    print(f"federation '{read.name}', server {made.address}, {len(read.sites)} sites: {out}")
+    sites = counted(len(read.sites), "site")
+    print(f"federation '{read.name}', server {made.address}, {sites}: {out}")
     print(f"  server  the SuperLink's machine; its certificate ends on {made.expires:%Y-%m-%d}")
     print("  ca      the authority's key: take it offline")
     for name in read.site_names:

@@ -60,9 +60,10 @@ def add_site(kit: Path, site: str, kits: Path | None = None) -> SiteAdded:
     Raises
     ------
     ConfigError
-        If the federation or its record has the site, the name does not fit, or a folder is taken
-        or cannot be written.
+        If `kit` is no server kit, the federation or its record has the site, the name does not fit,
+        or a folder is taken or cannot be written.
     """
+    load_server_kit(kit)  # says what is wrong with a folder that is no kit
     with alone(kit):
         federation = load_server_kit(kit).with_site(site)
         if site in read_nodes(kit):

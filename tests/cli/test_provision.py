@@ -393,6 +393,13 @@ def test_a_site_that_cannot_be_added_is_said(made, name, words):
     assert contents(made) == before
 
 
+def test_a_site_is_added_to_a_server_kit_only(made):
+    for kit, name in ((made / "st-anna", "st-anna"), (made / "nowhere", "nowhere")):
+        ended = call(server, "add", "mercy", "--kit", kit)
+        assert ended.code == 2
+        assert f"folder '{name}' is no server kit (it has no federation.toml)" in ended.sentence
+
+
 @pytest.mark.parametrize("file", ["mercy.pub", "federation.toml"])
 def test_a_site_is_added_whole_or_not_at_all(made, monkeypatch, file):
     from fedmvc_server import new_site
