@@ -203,11 +203,11 @@ def _masked_selection(plan: RunPlan) -> list[tuple[bool, str]]:
 def _noisy_sums(plan: RunPlan) -> list[tuple[bool, str]]:
     """FedHK-MVFC with a patient-level guarantee: every release is planned, bounded and paid."""
     options, settings = plan.fedhk, plan.settings(1)
-    profile = plan.profile or "robust"
+    profile = f"profile '{plan.profile}'" if plan.profile else "the default profile 'robust'"
     return [
         (
             settings.bandwidth == "auto" or settings.scaling == "standard",
-            f"profile '{profile}' takes scaling or bandwidth from the data, which nobody has "
+            f"{profile} takes scaling or bandwidth from the data, which nobody has "
             "paid for: set profile = 'paper', or name fedhk.heat_kernel and leave scaling and "
             "bandwidth out",
         ),

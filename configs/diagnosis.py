@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.endpoint import CertificateFacts, Reached, check_clock
+from configs.endpoint import CertificateFacts, Reached, check_clock, read_certificate
 from configs.errors import ConfigError, FedMVCError, ProtocolError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "as_dict",
     "as_lines",
     "check_flower",
+    "describe_authority",
     "describe_certificate",
     "describe_clock",
     "disk",
@@ -118,6 +119,18 @@ def describe_certificate(facts: CertificateFacts, what: str, renew: str) -> Find
         left = f"{whom}ends on {until}, in {facts.days_left} days: {renew}"
         return Finding(what, "warning", left)
     return Finding(what, "ok", f"{whom}valid until {until} ({facts.days_left} days)")
+
+
+def describe_authority(ca: Path, renew: str) -> Finding:
+    """Say how long the CA certificate in file `ca` is valid.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing or damaged.
+    """
+    what = "CA certificate"
+    return describe_certificate(CertificateFacts.of(read_certificate(ca, what)), what, renew)
 
 
 def describe_clock(reached: Reached, server: str) -> str | Finding:

@@ -10,6 +10,7 @@ from typing import Annotated, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from configs.errors import ConfigError
 from configs.site import SITE_NAME
 from configs.tables import Table, parse_table, read_toml
 
@@ -97,6 +98,23 @@ class FederationConfig(Table):
     def site_names(self) -> tuple[str, ...]:
         """Names of the sites, in the file's order."""
         return tuple(site.name for site in self.sites)
+
+    def with_site(self, name: str) -> FederationConfig:
+        """Return the federation with one more site, the last of its list.
+
+        Raises
+        ------
+        ConfigError
+            If it has that site, or the name does not fit.
+        """
+        if name in self.site_names:
+            raise ConfigError(
+                f"federation '{self.name}' has a site '{name}' already; its sites: "
+                f"{', '.join(self.site_names)}"
+            )
+        fields = self.model_dump(mode="json")
+        fields["sites"].append({"name": name})
+        return parse_table(FederationConfig, fields, f"federation '{self.name}' with the new site")
 
     @classmethod
     def load(cls, path: str | Path) -> FederationConfig:

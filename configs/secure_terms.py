@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from configs.errors import ConfigError
 
-__all__ = ["SecureTerms", "check_terms", "default_dropouts"]
+__all__ = ["LEAST_SITES", "SecureTerms", "check_terms", "default_dropouts"]
 
 #: Honest sites that every opened sum must hold at least.
 _LEAST_HONEST = 2
+#: Fewest sites of a secure sum: one may collude with the server.
+LEAST_SITES = _LEAST_HONEST + 1
 
 
 @dataclass(frozen=True)

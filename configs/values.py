@@ -1,4 +1,4 @@
-"""Checks of single values, each as one sentence."""
+"""Single values in words: checks, each as one sentence, and numbers with their noun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 from configs.errors import ConfigError
 
-__all__ = ["check_name", "check_number", "check_whole"]
+__all__ = ["check_name", "check_number", "check_whole", "counted"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an "s" where there is not one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def check_name(key: str, value: object, allowed: tuple[str, ...]) -> None:

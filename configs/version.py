@@ -8,8 +8,8 @@ __all__ = ["own_version"]
 
 
 def own_version() -> str:
-    """Return the installed version; "unknown" in a source tree that is not installed."""
+    """Return the installed version; "0.0.0" in a source tree that is not installed."""
     try:
         return metadata.version("fedmvc")
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return "0.0.0"

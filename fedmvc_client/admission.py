@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from configs.errors import ConfigError, DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.faults import Declined
 from fedmvc_client.feature_choice import load_chosen
 from fedmvc_client.participants.declared import declared_bounds
-from fedmvc_client.participants.paid_releases import declined
 from fedmvc_client.policy import enforce_cohort, without_count
 from fedmvc_client.safe import Safe
 from fedmvc_client.sources import Records, Source
@@ -81,7 +81,7 @@ def load_records(source: Source, plan: RunPlan) -> Records:
         enforce_cohort(source.name, source.policy, len(records.ids))
     except (DataRefused, PolicyRefused) as error:
         if plan.private:
-            raise declined(source.name, error) from error
+            raise Declined(source.name, error) from error
         if not plan.protected:
             raise
         raise without_count(error) from error

@@ -82,6 +82,12 @@ class Register:
 
     # -- plans -------------------------------------------------------------------------------
 
+    def knows(self, plan_id: str) -> bool:
+        """Whether a plan was seen."""
+        with self._database.transaction() as connection:
+            found = connection.execute("SELECT 1 FROM plans WHERE plan_id = ?", (plan_id,))
+            return found.fetchone() is not None
+
     def see(self, plan: RunPlan, now: datetime | None = None) -> bool:
         """Keep a plan that was shown to the site.
 

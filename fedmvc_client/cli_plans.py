@@ -15,6 +15,7 @@ from configs.errors import BudgetExceeded, ConfigError, PolicyRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from configs.site import SiteConfig
+from configs.values import counted
 from fedmvc_client.cli_options import JsonOption, SiteOption
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ def list_plans(site: SiteOption = Path("."), as_json: JsonOption = False) -> Non
     if as_json:
         print_json({"site": safe.site, "plans": entries})
         return
-    print(f"site '{safe.site}' has seen {len(entries)} plans")
+    print(f"site '{safe.site}' has seen {counted(len(entries), 'plan')}")
     for entry in entries:
         runs = ""
         if entry["approved_runs"]:
             runs = (
-                f", {entry['runs_left']} of {entry['approved_runs']} runs left, until "
+                f", {entry['runs_left']} of {counted(entry['approved_runs'], 'run')} left, until "
                 f"{entry['expires'][:10]}"
             )
         print(
@@ -136,7 +137,7 @@ def approve(
         print_json({"site": safe.site, **asdict(entry), "refusal": refusal, "warning": warning})
         return
     print(
-        f"approved plan {entry.plan_id[:12]}: {entry.runs_left} runs may begin until "
+        f"approved plan {entry.plan_id[:12]}: {counted(entry.runs_left, 'run')} may begin until "
         f"{str(entry.expires)[:10]}"
     )
     for sentence in filter(None, (refusal, warning)):

@@ -233,14 +233,11 @@ def _make_linkage(path: Path, as_json: bool) -> None:
 
 
 def _make_identity(path: Path, passphrase: bytes | None, as_json: bool) -> None:
-    from privacy.identity import fingerprint, make_identity, public_text, read_identity
-    from privacy.key_files import replace_file
+    from privacy.identity import fingerprint, make_identity, public_text
 
-    make_identity(path, passphrase)
-    key = read_identity(path, passphrase)
+    key = make_identity(path, passphrase)
     text, name = public_text(key), fingerprint(key.public_key().public_bytes_raw())
     public = path.with_suffix(".pub")
-    replace_file(public, f"{text}\n".encode(), "public key", mode=0o644)
     following = (
         f"hand the operator the site's name and {public.name}, and compare the fingerprint by "
         "telephone; put the roster that comes back where keys.roster in site.toml says"

@@ -9,12 +9,13 @@ from configs.connection import Connection
 from configs.diagnosis import (
     Finding,
     check_flower,
+    describe_authority,
     describe_certificate,
     describe_clock,
     disk,
     examine,
 )
-from configs.endpoint import CertificateFacts, reach, read_certificate
+from configs.endpoint import reach
 from configs.errors import ConfigError, FedMVCError, TransportError
 from configs.processes import go_direct
 from configs.schema import DataSchema
@@ -25,6 +26,7 @@ from privacy.roster import Roster
 
 __all__ = ["diagnose"]
 
+_NEW_KIT = "ask the operator for a new kit"
 _RENEW = "let the operator renew it with 'fedmvc-server renew'"
 
 
@@ -130,7 +132,7 @@ def _connection(folder: Path, config: SiteConfig) -> list[Finding]:
     ca, server = folder / connection.ca, connection.server
     found = [
         examine("connection", lambda: f"server {server}"),
-        examine("CA certificate", lambda: _authority(ca)),
+        examine("CA certificate", lambda: describe_authority(ca, _NEW_KIT)),
         examine("node key", lambda: NodeKey.load(folder / config.keys.node).fingerprint),
     ]
     go_direct()
@@ -143,11 +145,6 @@ def _connection(folder: Path, config: SiteConfig) -> list[Finding]:
         found.append(describe_certificate(reached.certificate, "server certificate", _RENEW))
     found.append(examine("clock", lambda: describe_clock(reached, server)))
     return [*found, examine("registration", lambda: _registration(folder, config, server, ca))]
-
-
-def _authority(ca: Path) -> Finding:
-    facts = CertificateFacts.of(read_certificate(ca, "CA certificate"))
-    return describe_certificate(facts, "CA certificate", "ask the operator for a new kit")
 
 
 def _registration(folder: Path, config: SiteConfig, server: str, ca: Path) -> str | Finding:

@@ -1,4 +1,4 @@
-"""Refusals in a site's audit log, so many a day of each kind: whoever asks can make any number."""
+"""What a stranger can make a site write, so many a day of each kind: refusals and new plans."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from datetime import UTC, datetime
 from configs.errors import FedMVCError
 from fedmvc_client.faults import Declined
 from privacy.audit import AuditLog, Fact
+from strategies.messages import HelloRequest
 
 __all__ = ["MOST_A_DAY", "RefusalNotes"]
 
-#: Refusals of one kind of request, with one code, that are noted one by one on a day.
+#: New plans of a day that are kept, and refusals of one kind of request with one code.
 MOST_A_DAY = 50
 #: Characters of a run id and of a sentence that the log takes: a request may name anything.
 _LONGEST_RUN_ID, _LONGEST_SENTENCE = 64, 1000
 
 
 class RefusalNotes:
-    """Notes refusals: the first of a day one by one, the others by their number.
+    """Notes refusals and lets new plans in: the first of a day one by one, the others by number.
 
     A sentence may repeat what the request named, so that equal ones would not be equal; kinds of
     requests and codes are few, and a flood of one kind hides no other. The count begins anew with
@@ -34,9 +35,9 @@ class RefusalNotes:
         self._audit = audit
         self._lock = threading.Lock()
         self._day = ""
-        self._refused: Counter[tuple[str, int]] = Counter()
+        self._seen: Counter[tuple[str, str, int]] = Counter()
 
-    def note(self, request: object, error: FedMVCError, now: datetime | None = None) -> None:
+    def note(self, request: object, error: FedMVCError, now: datetime | None = None) -> bool:
         """Note what was refused, or only count it.
 
         Parameters
@@ -47,6 +48,11 @@ class RefusalNotes:
         now : datetime, optional
             With its time zone; the clock's time by default.
 
+        Returns
+        -------
+        bool
+            False where it was only counted.
+
         Raises
         ------
         FedMVCError
@@ -56,7 +62,7 @@ class RefusalNotes:
         why: dict[str, Fact] = {}
         if isinstance(error, Declined):
             why["reason"] = error.reason[:_LONGEST_SENTENCE]
-        self._note(
+        return self._note(
             "request refused",
             kind,
             error.code,
@@ -74,24 +80,34 @@ class RefusalNotes:
         line = " ".join(sentence[:_LONGEST_SENTENCE].split())
         self._note("bundle refused", "bundle", code, now, sha256=sha256, sentence=line)
 
-    def _note(self, event: str, kind: str, code: int, now: datetime | None, **facts: Fact) -> None:
+    def takes_plan(self, now: datetime | None = None) -> bool:
+        """Count a plan that the site has not seen before; False where it had too many today."""
+        return self._counts_singly("new plans", HelloRequest.__name__, 0, now)
+
+    def _note(self, event: str, kind: str, code: int, now: datetime | None, **facts: Fact) -> bool:
+        singly = self._counts_singly("refusals", kind, code, now)
+        if singly:
+            self._audit.write(event, code=code, **facts)
+        return singly
+
+    def _counts_singly(self, what: str, kind: str, code: int, now: datetime | None) -> bool:
+        """Count one; whether it is among the first of its day and kind."""
         day = (now or datetime.now(UTC)).astimezone(UTC).date().isoformat()
         with self._lock:
             if day != self._day:
                 self._note_left_out()
-                self._day, self._refused = day, Counter()
-            self._refused[kind, code] += 1
-            number = self._refused[kind, code]
-        if number <= MOST_A_DAY:
-            self._audit.write(event, code=code, **facts)
-        elif number == MOST_A_DAY + 1:
-            self._audit.write("refusals only counted", request=kind, code=code, day=day)
+                self._day, self._seen = day, Counter()
+            self._seen[what, kind, code] += 1
+            number = self._seen[what, kind, code]
+        if number == MOST_A_DAY + 1:
+            self._audit.write(f"{what} only counted", request=kind, code=code, day=day)
+        return number <= MOST_A_DAY
 
     def _note_left_out(self) -> None:
-        for (kind, code), number in sorted(self._refused.items()):
+        for (what, kind, code), number in sorted(self._seen.items()):
             if number > MOST_A_DAY:
                 self._audit.write(
-                    "refusals counted",
+                    f"{what} counted",
                     request=kind,
                     code=code,
                     day=self._day,

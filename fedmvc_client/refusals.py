@@ -6,8 +6,7 @@ import logging
 
 from configs.errors import ConfigError, DataRefused, FedMVCError, InternalError
 from configs.plan import RunPlan
-from fedmvc_client.faults import reason
-from fedmvc_client.participants.paid_releases import declined
+from fedmvc_client.faults import Declined, reason
 from fedmvc_client.safe import Safe
 from strategies.messages import Message, Refusal
 
@@ -20,6 +19,7 @@ def refusal(safe: Safe, error: Exception, request: Message | None, plan: RunPlan
     """Log an error with what only the site may know, and return what the server may read of it.
 
     In a run with noise whatever the data, this machine or a defect may have caused reads alike.
+    Both logs take the first of a day of each kind (`fedmvc_client.refusal_notes`).
 
     Parameters
     ----------
@@ -33,11 +33,19 @@ def refusal(safe: Safe, error: Exception, request: Message | None, plan: RunPlan
     """
     named = _named(safe.site, error)
     if plan is not None and plan.private and isinstance(named, _CAUSED_HERE):
-        named = declined(safe.site, named)
+        named = Declined(safe.site, named)
+    if safe.note_refusal(request, named):
+        _log(safe.site, named, error)
+    return Refusal(named.code, named.public_message)
+
+
+def _log(site: str, named: FedMVCError, error: Exception) -> None:
+    if not isinstance(error, FedMVCError | OSError):
+        log.error("site '%s': an unexpected error", site, exc_info=error)
+    if isinstance(named, Declined):
+        log.error("%s", named.local_detail)
     else:
         log.error("%s", named.public_message, extra={"local_detail": named.local_detail})
-    safe.note_refusal(request, named)
-    return Refusal(named.code, named.public_message)
 
 
 class _FolderFault(ConfigError):
@@ -57,5 +65,4 @@ def _named(site: str, error: Exception) -> FedMVCError:
             "results can be written",
             local_detail=str(error),
         )
-    log.error("site '%s': an unexpected error", site, exc_info=error)
     return InternalError(f"site '{site}' met an internal error: its own log has the reason")

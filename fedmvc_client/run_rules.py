@@ -12,6 +12,7 @@ from typing import Literal
 from configs.errors import PolicyRefused, ProtocolError
 from configs.plan import RunPlan
 from configs.site import Policy
+from configs.values import counted
 
 __all__ = [
     "AUTO",
@@ -133,9 +134,10 @@ class RunRules:
         ).fetchone()
         if begun >= policy.auto_runs_a_month:
             raise PolicyRefused(
-                f"site '{self._site}' began {begun} runs without an approval of their own in "
-                f"{_MONTH_DAYS} days; policy.auto_runs_a_month is {policy.auto_runs_a_month}: let "
-                f"the site run fedmvc-client plans approve {plan.plan_id[:12]}, or raise it"
+                f"site '{self._site}' began {counted(begun, 'run')} without an approval of their "
+                f"own in {_MONTH_DAYS} days; policy.auto_runs_a_month is "
+                f"{policy.auto_runs_a_month}: let the site run fedmvc-client plans approve "
+                f"{plan.plan_id[:12]}, or raise it"
             )
         sentence = self.differing(connection, plan)
         if sentence is not None:
@@ -172,7 +174,7 @@ class RunRules:
         )
         lack = f"no approval of plan {short} is there"
         if decision is not None and status == "used up":
-            lack = f"all {decision.runs} approved runs of plan {short} have begun"
+            lack = f"of {counted(decision.runs, 'approved run')} of plan {short} none is left"
         elif decision is not None:
             lack = f"the approval of plan {short} ended on {decision.expires[:10]}"
         raise PolicyRefused(

@@ -13,6 +13,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.errors import ConfigError, FedMVCError
+from configs.plan import RunPlan
 from configs.site import Policy, SiteConfig
 from fedmvc_client.approvals import Register
 from fedmvc_client.refusal_notes import RefusalNotes
@@ -86,7 +87,18 @@ class Safe(abc.ABC):
     def _refusals(self) -> RefusalNotes:
         return RefusalNotes(self.audit)
 
-    def note_refusal(self, request: object, error: FedMVCError) -> None:
+    def see(self, plan: RunPlan) -> None:
+        """Keep a plan that a server sent, unless it sent too many new ones today.
+
+        Raises
+        ------
+        ConfigError
+            If the files cannot be used.
+        """
+        if self.register.knows(plan.plan_id) or self._refusals.takes_plan():
+            self.register.see(plan)
+
+    def note_refusal(self, request: object, error: FedMVCError) -> bool:
         """Note in the audit log what was refused to whoever asked; never raises.
 
         Parameters
@@ -94,9 +106,15 @@ class Safe(abc.ABC):
         request : Message or None
             None where it could not be read.
         error : FedMVCError
+
+        Returns
+        -------
+        bool
+            False where it was one of too many today, and only counted.
         """
         with self._noting():
-            self._refusals.note(request, error)
+            return self._refusals.note(request, error)
+        return True
 
     def note_bundle(self, refused: BundleRefused) -> None:
         """Note that the executor ran nothing of a bundle (as `note_refusal`)."""

@@ -200,7 +200,7 @@ class SiteWorker:
         verify_books(safe)  # older ones that were put back would allow more
         self.end_abandoned()
         plan = read_plan(self.site, request)
-        safe.register.see(plan)
+        safe.see(plan)
         enforce_plan(self.site, policy, plan)
         ending = self._ending(request.run_id, plan.plan_id)
         if ending is None:
@@ -235,6 +235,7 @@ class SiteWorker:
         """
         plan, safe = self._plans[run_id], self.source.safe
         verify_books(safe)
+        safe.register.see(plan)  # also where too many were new today: what runs is kept
         safe.register.begin(run_id, plan, self.source.policy)
         cost = cost_of(plan, [len(view.columns) for view in describe_chosen(self.source, plan)])
         if cost is not None:

@@ -1,4 +1,4 @@
-"""``fedmvc-server provision``, ``renew``, ``register``, ``rotate``, ``revoke``: who may connect."""
+"""``fedmvc-server provision``, ``add``, ``renew``, ``register``, ``rotate``, ``revoke``: nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from configs.console import print_json
 from configs.federation import FederationConfig
+from configs.values import counted
 
 __all__ = ["provisioning"]
 
@@ -20,6 +21,10 @@ KitOption = Annotated[Path, typer.Option(help="The server's kit: folder 'server'
 ServerOption = Annotated[
     str,
     typer.Option(help="Address of the running SuperLink, HOST:PORT, as this machine reaches it."),
+]
+KitsOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the sites' kits; by default the one that --kit is in."),
 ]
 DaysOption = Annotated[
     int, typer.Option(min=1, help="Days that the server's certificate is valid, at most 3650.")
@@ -69,7 +74,8 @@ def provision(
             }
         )
         return
-    print(f"federation '{read.name}', server {made.address}, {len(read.sites)} sites: {out}")
+    sites = counted(len(read.sites), "site")
+    print(f"federation '{read.name}', server {made.address}, {sites}: {out}")
     print(f"  server  the SuperLink's machine; its certificate ends on {made.expires:%Y-%m-%d}")
     print("  ca      the authority's key: take it offline")
     for name in read.site_names:
@@ -84,6 +90,42 @@ def provision(
     print(
         f"next: start the SuperLink, then fedmvc-server register --kit {out}/server --server "
         f"127.0.0.1:{read.server.port}"
+    )
+
+
+@provisioning.command()
+def add(
+    site: Annotated[str, typer.Argument(help="Name of the new site, as yet unknown.")],
+    kit: KitOption,
+    kits: KitsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a site to a federation: make its start kit and tell the server's kit about it.
+
+    The kit is like those of `provision`, with a node key of its own; the other sites' kits and the
+    authority's key are not touched or needed. federation.toml in the server's kit then names the
+    site, and `register` lets it connect. Runs with secure aggregation need a new roster as well.
+    """
+    from fedmvc_server.new_site import add_site
+
+    added = add_site(kit, site, kits)
+    name, sites = added.federation.name, len(added.federation.sites)
+    if as_json:
+        print_json(
+            {"federation": name, "site": site, "kit": str(added.kit), "compose": added.compose}
+        )
+        return
+    print(f"federation '{name}' has {sites} sites now; the kit of '{site}': {added.kit}")
+    if not added.compose:
+        print("no compose.yaml in the kit: this installation has no folder docker")
+    print(
+        f"next: fedmvc-server register --kit {kit} --server 127.0.0.1:"
+        f"{added.federation.server.port}, and hand the kit to the hospital by a safe channel"
+    )
+    print(
+        "next: for runs with secure aggregation let it send identity.pub (`fedmvc-client keygen`), "
+        f"build a new roster of all {sites} sites (`fedmvc-server roster build`) and hand that to "
+        "every site"
     )
 
 
@@ -152,10 +194,7 @@ def rotate(
     site: SiteArgument,
     kit: KitOption,
     server: ServerOption,
-    kits: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the sites' kits; by default the one that --kit is in."),
-    ] = None,
+    kits: KitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Give a site a new node key; its old one is not taken any more, from now on.

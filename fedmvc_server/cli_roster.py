@@ -9,7 +9,9 @@ import typer
 
 from configs.console import print_json
 from configs.errors import ConfigError
+from configs.secure_terms import LEAST_SITES
 from configs.site import SiteConfig
+from configs.values import counted
 from privacy.identity import fingerprint, given_passphrase, read_identity, read_public_text
 from privacy.roster import Roster
 
@@ -40,7 +42,8 @@ def build(
 
     Compare each fingerprint with its site by telephone before you hand the file to the sites,
     outside the network: they trust no key that is not in it. One file a federation: a site that
-    joins, leaves or changes its key needs a new one.
+    joins, leaves or changes its key needs a new one. Fewer than three sites are warned of: secure
+    aggregation needs three.
     """
     found: dict[str, bytes] = {}
     named = [_named(text) for text in site or ()]
@@ -130,6 +133,12 @@ def _check_own_key(read: Roster, folder: Path) -> None:
 
 
 def _print(read: Roster, path: Path, as_json: bool) -> None:
+    warnings = []
+    if len(read.names) < LEAST_SITES:
+        warnings.append(
+            f"the roster names {counted(len(read.names), 'site')} and secure aggregation needs "
+            f"{LEAST_SITES}: build it again when more have sent their key"
+        )
     if as_json:
         print_json(
             {
@@ -137,10 +146,13 @@ def _print(read: Roster, path: Path, as_json: bool) -> None:
                 "federation": read.federation,
                 "hash": read.hash.hex(),
                 "sites": {name: read.fingerprint(name) for name in read.names},
+                "warnings": warnings,
             }
         )
         return
-    print(f"roster of federation '{read.federation}', {len(read.names)} sites: {path}")
+    print(f"roster of federation '{read.federation}', {counted(len(read.names), 'site')}: {path}")
     print(f"hash  {read.hash.hex()}")
     for name in read.names:
         print(f"  {read.fingerprint(name)}  {name}")
+    for warning in warnings:
+        print(f"warning: {warning}")

@@ -7,18 +7,20 @@ from datetime import UTC, datetime
 from configs.diagnosis import (
     Finding,
     check_flower,
+    describe_authority,
     describe_certificate,
     describe_clock,
     disk,
     examine,
 )
-from configs.endpoint import CertificateFacts, Reached, reach, read_certificate
+from configs.endpoint import Reached, reach
 from configs.errors import ConfigError, FedMVCError
 from fedmvc_server.kit import ServerKit
 from fedmvc_server.server_kit import read_nodes
 
 __all__ = ["diagnose"]
 
+_NEW_KITS = "provision anew and hand out all kits"
 _RENEW = "make a new one with 'fedmvc-server renew' and restart 'fedmvc-server start'"
 
 
@@ -42,7 +44,7 @@ def diagnose(kit: ServerKit, server: str | None = None) -> list[Finding]:
         examine("versions", check_flower),
         examine("federation", lambda: _federation(kit)),
         examine("certificate", lambda: _certificate(kit)),
-        examine("CA certificate", lambda: _authority(kit)),
+        examine("CA certificate", lambda: describe_authority(kit.ca, _NEW_KITS)),
         examine("CA key", lambda: _authority_key(kit)),
         examine("secrets", lambda: _secrets(kit)),
         examine("nodes", lambda: _nodes(kit)),
@@ -68,11 +70,6 @@ def _certificate(kit: ServerKit) -> Finding:
             f"server.pem is not for '{missing[0]}', which federation.toml names: {_RENEW}"
         )
     return describe_certificate(facts, "certificate", _RENEW)
-
-
-def _authority(kit: ServerKit) -> Finding:
-    facts = CertificateFacts.of(read_certificate(kit.ca, "CA certificate"))
-    return describe_certificate(facts, "CA certificate", "provision anew and hand out all kits")
 
 
 def _authority_key(kit: ServerKit) -> str | Finding:

@@ -12,11 +12,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InternalError, TransportError
+from configs.version import own_version
 
 __all__ = ["CLIENT_APP", "SERVER_APP", "FlowerCli", "RunStatus", "write_app_folder"]
 
@@ -68,7 +68,7 @@ def write_app_folder(
     (folder / "pyproject.toml").write_text(
         f"""[project]
 name = "fedmvc"
-version = {_toml(_version())}
+version = {_toml(own_version())}
 description = "Federated multi-view clustering"
 license = "Apache-2.0"
 dependencies = []
@@ -221,10 +221,3 @@ def _parse(text: str) -> dict[str, Any]:
 def _toml(value: str) -> str:
     # A JSON string is a TOML basic string, except that TOML has no escaped surrogate pairs.
     return json.dumps(value, ensure_ascii=False)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("fedmvc")
-    except metadata.PackageNotFoundError:
-        return "0.0.0"  # run from a source tree that is not installed

@@ -12,22 +12,22 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from configs.connection import Connection
 from configs.federation import FederationConfig
 from configs.site import Keys
 from fedmvc_server.certificates import Issued
+from fedmvc_server.kit_folders import make_folder
 from fedmvc_server.node_keys import NodeKey
-from privacy.identity import make_identity, public_text, read_identity
 from privacy.key_files import write_new
-from privacy.roster import Roster
 
 __all__ = [
     "NODE_KEY",
     "NODE_PUBLIC",
-    "make_folder",
     "public_key_file",
     "write_authority_kit",
-    "write_identities",
     "write_server_kit",
     "write_site_kit",
 ]
@@ -39,12 +39,6 @@ _COMPOSE = Path("docker", "compose.site.yaml")
 _ROOTS = (Path(__file__).parent, Path(__file__).parents[1])  # as packaged; as in a checkout
 _WAY_OUT = "provision into another folder"
 _OPEN = 0o644
-
-
-def make_folder(path: Path) -> Path:
-    """Make a folder that its owner alone may enter; one that is there is left as it is."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
 
 
 def public_key_file(server_kit: Path, site: str) -> Path:
@@ -76,6 +70,7 @@ def write_server_kit(
     # Flower takes the bytes as they are, a line break included
     _write(folder / "superexec.secret", secrets.token_hex(32).encode(), "executor's secret")
     _write(folder / "federation.toml", federation.dumps().encode(), "federation file", _OPEN)
+    make_folder(folder / "state")  # a container gets what exists before it starts
     make_folder(folder / "nodes")
     for name, key in nodes.items():
         _write(public_key_file(folder, name), key.public, "public key", _OPEN)
@@ -98,12 +93,12 @@ def write_site_kit(
     folder: Path,
     site: str,
     federation: FederationConfig,
-    authority: Issued,
+    authority: x509.Certificate,
     node: NodeKey,
     *,
     with_identity: bool,
 ) -> bool:
-    """Write what one site gets; its identity key and roster see `write_identities`.
+    """Write what one site gets, but for identity key and roster (`fedmvc_server.site_keys`).
 
     Parameters
     ----------
@@ -112,8 +107,8 @@ def write_site_kit(
     site : str
         The site's name.
     federation : FederationConfig
-    authority : Issued
-        Of which the site gets the certificate.
+    authority : Certificate
+        By which the site knows the server.
     node : NodeKey
         The site's own.
     with_identity : bool
@@ -129,7 +124,7 @@ def write_site_kit(
         "site": site,
         "federation": federation.name,
         "server": federation.server.address,
-        "authority_expires": f"{authority.expires:%Y-%m-%d}",
+        "authority_expires": f"{authority.not_valid_after_utc:%Y-%m-%d}",
     }
     words["identity_step"] = _filled(
         "identity_here.md" if with_identity else "identity_to_make.md", words
@@ -141,7 +136,7 @@ def write_site_kit(
     for name in ("site.toml", "schema.toml"):
         _write(folder / name, _filled(name, words), "template", _OPEN)
     Connection(server=federation.server.address).dump(folder)
-    _write(folder / "ca.crt", authority.certificate_pem, "CA certificate", _OPEN)
+    _write(folder / "ca.crt", authority.public_bytes(Encoding.PEM), "CA certificate", _OPEN)
     _write(folder / ".env", _filled("env", words), "environment", _OPEN)
     if compose:
         _write(folder / "compose.yaml", compose, "compose file", _OPEN)
@@ -151,25 +146,6 @@ def write_site_kit(
     _write(folder / NODE_KEY, node.private, "node key")
     _write(folder / NODE_PUBLIC, node.public, "public key", _OPEN)
     return bool(compose)
-
-
-def write_identities(folder: Path, federation: FederationConfig) -> None:
-    """Make each site's identity key in its kit ``folder/SITE``, and give each the roster of all.
-
-    For trials: in earnest each site makes its own, so that nobody else ever had it.
-    """
-    at = Keys()
-    public = {}
-    for name in federation.site_names:
-        path = folder / name / at.identity
-        make_identity(path)
-        key = read_identity(path)
-        public[name] = key.public_key().public_bytes_raw()
-        text = f"{public_text(key)}\n".encode()
-        _write(path.with_suffix(".pub"), text, "public key", _OPEN)
-    roster = Roster(federation.name, public)
-    for name in federation.site_names:
-        roster.dump(folder / name / at.roster)
 
 
 _ROSTER_ROW = """\

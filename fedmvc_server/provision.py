@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +16,15 @@ from fedmvc_server.certificates import (
     make_authority,
     read_authority,
 )
+from fedmvc_server.kit_folders import make_folder, refuse_taken, whole_or_nothing
 from fedmvc_server.kits import (
-    make_folder,
     write_authority_kit,
-    write_identities,
     write_server_kit,
     write_site_kit,
 )
 from fedmvc_server.node_keys import NodeKey
-from privacy.key_files import read_private, replace_file, sync_folder
+from fedmvc_server.site_keys import write_keys
+from privacy.key_files import read_private, replace_file
 
 __all__ = ["DEFAULT_DAYS", "Provisioned", "provision", "renew"]
 
@@ -37,6 +32,7 @@ __all__ = ["DEFAULT_DAYS", "Provisioned", "provision", "renew"]
 DEFAULT_DAYS = 365
 _OWN_NAMES = ("localhost",)
 _OWN_ADDRESSES = ("127.0.0.1", "::1")
+_ANOTHER_OUT = "name another with --out"
 
 
 @dataclass(frozen=True)
@@ -92,22 +88,27 @@ def provision(
         If `out` holds something, cannot be written, or `days` does not fit.
     """
     _check_days(days)
-    _refuse_taken(out)
+    refuse_taken(out, _ANOTHER_OUT)
     authority = make_authority(federation.name, now=now)
     server = _certify(authority, federation, days, now)
     nodes = {name: NodeKey() for name in federation.site_names}
     compose = False
-    with _whole_or_nothing(out) as folder:
+    with whole_or_nothing(out, _ANOTHER_OUT) as folder:
         (folder / ".gitignore").write_text("# keys: nothing of this goes into git\n*\n")
         write_server_kit(make_folder(folder / "server"), federation, authority, server, nodes)
         write_authority_kit(make_folder(folder / "ca"), federation, authority, server)
         for name, node in nodes.items():
             kit = make_folder(folder / name)
             compose = write_site_kit(
-                kit, name, federation, authority, node, with_identity=with_identity_keys
+                kit,
+                name,
+                federation,
+                authority.certificate,
+                node,
+                with_identity=with_identity_keys,
             )
         if with_identity_keys:
-            write_identities(folder, federation)
+            write_keys(folder, federation.site_names, federation.name)
     return Provisioned(federation.server.address, server.expires, compose)
 
 
@@ -165,39 +166,3 @@ def _check_days(days: int) -> None:
         raise ConfigError(
             f"days is {days}: give at most {AUTHORITY_DAYS}, for which the authority is valid"
         )
-
-
-def _refuse_taken(out: Path) -> None:
-    if not os.path.lexists(out):
-        return
-    try:
-        empty = not any(out.iterdir())
-    except OSError:
-        empty = False
-    if out.is_symlink() or not empty:
-        raise ConfigError(
-            f"'{out.name}' already exists and is no empty folder, and keys are never overwritten: "
-            "name another with --out",
-            local_detail=str(out),
-        )
-
-
-@contextmanager
-def _whole_or_nothing(out: Path) -> Iterator[Path]:
-    """Give a folder that becomes `out` when the block ends, and vanishes where it raises."""
-    out = out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))  # mode 0700
-        try:
-            yield draft
-            os.rename(draft, out)  # fails where somebody filled `out` meanwhile
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        sync_folder(out.parent)
-    except OSError as error:
-        raise ConfigError(
-            f"folder '{out.name}' cannot be written: {error.strerror}; name another with --out",
-            local_detail=f"{out}: {error}",
-        ) from error

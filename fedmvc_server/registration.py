@@ -17,7 +17,8 @@ from pathlib import Path
 from configs.errors import ConfigError, FedMVCError, TransportError
 from fedmvc_server.deployment import check_reachable
 from fedmvc_server.flower_cli import FlowerCli
-from fedmvc_server.kits import NODE_KEY, NODE_PUBLIC, make_folder, public_key_file
+from fedmvc_server.kit_folders import make_folder
+from fedmvc_server.kits import NODE_KEY, NODE_PUBLIC, public_key_file
 from fedmvc_server.node_keys import NodeKey, node_fingerprint
 from fedmvc_server.server_kit import (
     NODES_FILE,
@@ -164,7 +165,8 @@ class Registry:
                 write_nodes(self.kit, nodes)
             except OSError as error:
                 raise ConfigError(
-                    f"the kit of site '{site}' cannot be written: {error.strerror}",
+                    f"the kit of site '{site}' cannot be written: {error.strerror}; name another "
+                    "folder with --kits",
                     local_detail=str(error),
                 ) from error
             finally:

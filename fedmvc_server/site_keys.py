@@ -8,10 +8,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.site import Keys
-from privacy.identity import make_identity, read_identity
+from privacy.identity import make_identity
 from privacy.roster import Roster
 
 __all__ = ["draw_keys", "write_keys"]
+
+_SIMULATION = "simulation"  # a federation's name
 
 
 def draw_keys(names: Sequence[str]) -> tuple[dict[str, Ed25519PrivateKey], Roster]:
@@ -20,18 +22,18 @@ def draw_keys(names: Sequence[str]) -> tuple[dict[str, Ed25519PrivateKey], Roste
     return keys, _roster(keys)
 
 
-def write_keys(folder: Path, names: Sequence[str]) -> None:
-    """Make identity keys in the site folders ``folder/NAME`` and give each the roster of all."""
+def write_keys(folder: Path, names: Sequence[str], federation: str = _SIMULATION) -> None:
+    """Make identity keys in the site folders ``folder/NAME`` and give each the roster of all.
+
+    For trials: in earnest each site makes its own, so that nobody else ever had it.
+    """
     files = Keys()
-    keys = {}
-    for name in names:
-        make_identity(folder / name / files.identity)
-        keys[name] = read_identity(folder / name / files.identity)
-    roster = _roster(keys)
+    keys = {name: make_identity(folder / name / files.identity) for name in names}
+    roster = _roster(keys, federation)
     for name in names:
         roster.dump(folder / name / files.roster)
 
 
-def _roster(keys: dict[str, Ed25519PrivateKey]) -> Roster:
+def _roster(keys: dict[str, Ed25519PrivateKey], federation: str = _SIMULATION) -> Roster:
     public = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
-    return Roster("simulation", public)
+    return Roster(federation, public)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from configs.errors import ConfigError
-from privacy.key_files import read_private, write_new
+from privacy.key_files import read_private, replace_file, write_new
 
 __all__ = [
     "PASSPHRASE",
@@ -38,14 +38,21 @@ __all__ = [
 
 #: Length of a public key.
 PUBLIC_BYTES = 32
+#: Heights y of the points of small order, also where written as y + p: a signature under such a key
+#: proves nothing, for anybody can make one. libsodium refuses the same.
+_PRIME = 2**255 - 19
+_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_WEAK_HEIGHTS = frozenset((0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _ORDER_8, _PRIME - _ORDER_8))
 #: Environment variable that opens an identity key locked by a passphrase.
 PASSPHRASE = "FEDMVC_PASSPHRASE"
 _WHAT = "identity key"
 _WAY_OUT = "run `fedmvc-client keygen` at the site"
 
 
-def make_identity(path: Path, passphrase: bytes | None = None) -> None:
+def make_identity(path: Path, passphrase: bytes | None = None) -> Ed25519PrivateKey:
     """Draw an identity key and write it as PKCS8 PEM, readable by its owner only.
+
+    Its public half is written beside it as text, with the ending ``.pub``.
 
     Parameters
     ----------
@@ -53,6 +60,10 @@ def make_identity(path: Path, passphrase: bytes | None = None) -> None:
         File to make; missing folders above it are made.
     passphrase : bytes, optional
         Locks the file; without it the file's mode (0600) alone protects the key.
+
+    Returns
+    -------
+    Ed25519PrivateKey
 
     Raises
     ------
@@ -62,14 +73,17 @@ def make_identity(path: Path, passphrase: bytes | None = None) -> None:
     lock: KeySerializationEncryption = NoEncryption()
     if passphrase:
         lock = BestAvailableEncryption(passphrase)
-    body = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
+    path, key = Path(path), Ed25519PrivateKey.generate()
     write_new(
         path,
-        body,
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock),
         _WHAT,
         "name another file, or remove it first where the site is to get a new identity and the "
         "federation a new roster",
     )
+    text = f"{public_text(key)}\n"
+    replace_file(path.with_suffix(".pub"), text.encode(), "public key", mode=0o644)
+    return key
 
 
 def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519PrivateKey:
@@ -152,7 +166,7 @@ def read_public_text(text: str, named: str) -> bytes:
     Raises
     ------
     ConfigError
-        If the text is no public key.
+        If the text is no public key, or one under which anybody can sign.
     """
     try:
         key = base64.b64decode(text.strip(), validate=True)
@@ -162,6 +176,11 @@ def read_public_text(text: str, named: str) -> bytes:
         raise ConfigError(
             f"{named}: its public key is not the base64 text of {PUBLIC_BYTES} bytes: copy the "
             "line of identity.pub that `fedmvc-client keygen` made at the site"
+        )
+    if int.from_bytes(key, "little") & (2**255 - 1) in _WEAK_HEIGHTS:  # whatever the sign's bit
+        raise ConfigError(
+            f"{named}: under its public key anybody could sign: copy the line of identity.pub that "
+            "`fedmvc-client keygen` made at the site"
         )
     return key
 

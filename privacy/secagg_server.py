@@ -30,20 +30,20 @@ class SecureSumServer:
     Parameters
     ----------
     run : RunTerms
-    last : int, default 0
-        Highest exchange that was begun before the server was restarted. The key messages have to be
-        taken again then; envelopes need not.
-    named : tuple of (int, sequence of str), optional
-        The exchange for which survivors were named last, and those; written down before they are
-        sent, for a site that answered them takes no others.
+
+    Attributes
+    ----------
+    last : int
+        Highest exchange that was begun; 0 before the first.
+    named : tuple of (int, tuple of str)
+        The exchange for which survivors were named last, and those: a site that answered them takes
+        no others.
     """
 
-    def __init__(
-        self, run: RunTerms, *, last: int = 0, named: tuple[int, Sequence[str]] = (0, ())
-    ) -> None:
+    def __init__(self, run: RunTerms) -> None:
         self.run = run
-        self.last = last
-        self.named = (named[0], tuple(named[1]))
+        self.last = 0
+        self.named: tuple[int, tuple[str, ...]] = (0, ())
         self._keys: dict[str, KeyMessage] = {}
         self._messages: dict[str, bytes] = {}
         self._envelopes: dict[str, dict[str, bytes]] = {}

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 
-from configs.errors import FedMVCError
-from fedmvc_client.faults import Declined
 from fedmvc_client.safe import Safe
 from privacy.audit import Fact
 
-__all__ = ["PaidReleases", "declined"]
-
-log = logging.getLogger("fedmvc.site")
+__all__ = ["PaidReleases"]
 
 
 class PaidReleases:
@@ -88,10 +83,3 @@ class PaidReleases:
         self._safe.audit.write(
             "run closed", run_id=self._run_id, exchanges=last_exchange, with_result=with_result
         )
-
-
-def declined(site: str, error: FedMVCError) -> Declined:
-    """Return a refusal that hides from the server what in the data made the run impossible."""
-    found = Declined(site, error)
-    log.error("%s", found.local_detail)
-    return found

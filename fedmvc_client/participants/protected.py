@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from configs.errors import DataRefused, FedMVCError, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.faults import Declined
 from fedmvc_client.outcomes import Outcome
 from fedmvc_client.participants.base import Arrays
 from fedmvc_client.participants.fedhk_sums import FedHKSums
 from fedmvc_client.participants.mufsht_sums import MUFSHTSums
-from fedmvc_client.participants.paid_releases import PaidReleases, declined
+from fedmvc_client.participants.paid_releases import PaidReleases
 from fedmvc_client.participants.summands import Summands
 from fedmvc_client.policy import without_count
 from fedmvc_client.safe import Safe
@@ -225,7 +226,7 @@ class ProtectedParticipant(abc.ABC):
 
     def _declined(self, error: FedMVCError) -> FedMVCError:
         """Hide from the server what in the data made a run impossible, or how many they are."""
-        return declined(self.site, error) if self._noisy else without_count(error)
+        return Declined(self.site, error) if self._noisy else without_count(error)
 
     @abc.abstractmethod
     def _close(self, request: CloseRequest) -> None:

@@ -19,8 +19,8 @@ from scipy.optimize import linear_sum_assignment
 from configs.compatibility import one_view_only
 from configs.errors import DataRefused, PolicyRefused, ProtocolError
 from configs.plan import RunPlan
+from fedmvc_client.faults import Declined
 from fedmvc_client.outcomes import VerticalResult
-from fedmvc_client.participants.paid_releases import declined
 from fedmvc_client.participants.private_labels import PrivateLabels
 from fedmvc_client.participants.tensor_checks import check_sweep, shared_rows, unpacked_mask
 from fedmvc_client.solvers.tensor_site import TensorSite
@@ -152,7 +152,7 @@ class TensorParticipant:
         except DataRefused as error:
             if self._private is None:
                 raise
-            raise declined(self.site, error) from error
+            raise Declined(self.site, error) from error
         for warning in self._solver.warnings:
             log.warning("%s", warning)
         labels, trace = self._solver.start()

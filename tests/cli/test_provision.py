@@ -10,6 +10,7 @@ import tomllib
 import pytest
 
 from configs.connection import Connection
+from configs.errors import ConfigError
 from configs.federation import FederationConfig
 from configs.schema import DataSchema
 from configs.site import SiteConfig
@@ -317,6 +318,108 @@ def test_a_federation_file_that_does_not_fit_is_named(tmp_path):
     assert files_in(tmp_path) == {"federation.toml"}
 
 
+def add(made, name, *options):
+    return call(server, "add", name, "--kit", made / "server", *options)
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_site_that_joins_later_gets_a_kit_like_the_others(made):
+    before = contents(made)
+    (made / "ca" / "ca.key").unlink()  # offline, as it should be
+    ended = add(made, "mercy")
+    assert (ended.code, ended.err) == (0, "")
+    kit, after = made / "mercy", contents(made)
+    assert files_in(kit) == SITE_KIT
+    for path in [kit, *kit.rglob("*")]:
+        like = made / "st-anna" / path.relative_to(kit)
+        assert path.stat().st_mode == like.stat().st_mode, path
+    for name in SITE_KIT - {"state/node.key", "state/node.pub"}:
+        other = before[f"st-anna/{name}"].replace(b"st-anna", b"mercy")
+        assert after[f"mercy/{name}"] == other, name
+    assert after["server/nodes/mercy.pub"] == after["mercy/state/node.pub"]
+    assert after["mercy/state/node.key"] not in before.values()
+    grown = FederationConfig.load(made / "server" / "federation.toml")
+    assert grown.site_names == (*SITES, "mercy")
+    # what was there is as it was, but for the list of sites
+    changed = {name for name, body in before.items() if after.get(name) != body}
+    assert changed == {"server/federation.toml", "ca/ca.key"}
+
+
+def test_what_is_to_be_done_for_a_new_site_is_said(made, tmp_path):
+    ended = add(made, "mercy", "--kits", tmp_path / "elsewhere")
+    kit = tmp_path / "elsewhere" / "mercy"
+    lines = ended.out.splitlines()
+    assert lines[0] == f"federation 'cardio' has 3 sites now; the kit of 'mercy': {kit}"
+    assert f"fedmvc-server register --kit {made}/server --server 127.0.0.1:8443" in ended.out
+    assert "build a new roster of all 3 sites (`fedmvc-server roster build`)" in lines[-1]
+    assert files_in(kit) == SITE_KIT
+    assert not (made / "mercy").exists()
+    told = json.loads(add(made, "elm", "--json").out)
+    assert told == {
+        "federation": "cardio",
+        "site": "elm",
+        "kit": str(made / "elm"),
+        "compose": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("st-anna", "federation 'cardio' has a site 'st-anna' already; its sites: st-anna, river"),
+        ("St-Anna", "lists site 'St-Anna' twice (upper and lower case count as one)"),
+        ("../x", "sites[2].name is '../x'; allowed: 1 to 64 letters"),
+        ("server", "a site is named 'server', and folder 'server' of the kits is the operator's"),
+        ("taken", "'taken' already exists and is no empty folder, and keys are never overwritten"),
+        ("former", "nodes.json of the server kit has a node key of an earlier site 'former'"),
+    ],
+)
+def test_a_site_that_cannot_be_added_is_said(made, name, words):
+    (made / "taken").mkdir()
+    (made / "taken" / "notes").touch()
+    record = {"node_id": "7", "public_key_sha256": "SHA256:x", "registered_at": "2026-01-01"}
+    (made / "server" / "nodes.json").write_text(json.dumps({"former": record}))
+    before = contents(made)
+    ended = add(made, name)
+    assert ended.code == 2
+    assert words in ended.sentence
+    assert contents(made) == before
+
+
+def test_a_site_is_added_to_a_server_kit_only(made):
+    for kit, name in ((made / "st-anna", "st-anna"), (made / "nowhere", "nowhere")):
+        ended = call(server, "add", "mercy", "--kit", kit)
+        assert ended.code == 2
+        assert f"folder '{name}' is no server kit (it has no federation.toml)" in ended.sentence
+
+
+@pytest.mark.parametrize("file", ["mercy.pub", "federation.toml"])
+def test_a_site_is_added_whole_or_not_at_all(made, monkeypatch, file):
+    from fedmvc_server import new_site
+
+    real = new_site.replace_file
+
+    def full(path, *arguments, **options):
+        if path.name == file:
+            raise ConfigError("no space left on device")
+        real(path, *arguments, **options)
+
+    before, folders = contents(made), set(made.iterdir())
+    monkeypatch.setattr(new_site, "replace_file", full)
+    assert (ended := add(made, "mercy")).code == 2
+    assert "no space left on device" in ended.sentence
+    assert (contents(made), set(made.iterdir())) == (before, folders)
+    monkeypatch.undo()
+    assert add(made, "mercy").code == 0
+
+
 def certificate_of(kit):
     from cryptography import x509
 
@@ -401,7 +504,8 @@ def test_an_address_without_a_port_is_said(made):
 
 def test_help_teaches():
     for command, words in {
-        (): ["provision", "renew", "register", "rotate", "revoke"],
+        (): ["provision", "add", "renew", "register", "rotate", "revoke"],
+        ("add",): ["SITE", "--kit", "--kits", "--json", "new roster"],
         ("provision",): ["FEDERATION", "--out", "--days", "--with-identity-keys", "offline"],
         ("renew",): ["--kit", "--ca", "--days", "sites need nothing new"],
         ("register",): ["--kit", "--server", "--site", "HOST:PORT", "nodes.json", "code 7"],

@@ -40,6 +40,8 @@ def test_keys_named_on_the_command_line(keyed, tmp_path):
         f"hash  {built.hash.hex()}",
         f"  {built.fingerprint('charite-nord')}  charite-nord",
         f"  {built.fingerprint('st-anna')}  st-anna",
+        "warning: the roster names 2 sites and secure aggregation needs 3: build it again when "
+        "more have sent their key",
     ]
 
 
@@ -60,6 +62,10 @@ def test_keys_of_a_folder_of_sites_or_of_files(keyed, tmp_path):
         "federation": "c",
         "hash": built.hash.hex(),
         "sites": {name: built.fingerprint(name) for name in built.names},
+        "warnings": [
+            "the roster names 2 sites and secure aggregation needs 3: build it again when more "
+            "have sent their key"
+        ],
     }
     again = roster("build", "--federation", "c", "--keys", folder, "--out", by_file)
     assert again.code == 2
@@ -67,7 +73,7 @@ def test_keys_of_a_folder_of_sites_or_of_files(keyed, tmp_path):
     assert not out.exists()
 
 
-KEY = "A" * 43 + "="
+KEY = "B" * 42 + "A="
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,7 @@ KEY = "A" * 43 + "="
         (("--site", "east=abc"), "site 'east': its public key is not the base64 text of 32 bytes"),
         (("--site", f"east={KEY}", "--site", f"east={KEY}"), "site 'east' is named twice"),
         (("--site", f"east={KEY}", "--site", f"west={KEY}"), "sites 'east' and 'west' have one"),
+        (("--site", f"east={'A' * 43}="), "site 'east': under its public key anybody could sign"),
         (("--site", f"../x={KEY}"), "site is named '../x'"),
         (("--federation", "a b", "--site", f"east={KEY}"), "federation is named 'a b'"),
         (("--keys", "nowhere"), "--keys is 'nowhere', which is no folder"),
@@ -90,7 +97,24 @@ def test_what_makes_no_roster_is_said(tmp_path, arguments, words):
     assert files_in(tmp_path) == set()
 
 
+def test_synthesized_sites_have_what_a_roster_needs(sites, tmp_path):
+    out = tmp_path / "roster.json"
+    assert roster("build", "--federation", "cardio", "--keys", sites, "--out", out).code == 0
+    for name in ("st-anna", "charite-nord"):
+        assert roster("check", out, "--site", sites / name).code == 0
+    assert Roster.load(out).keys == Roster.load(sites / "st-anna" / "roster.json").keys
+
+
+def test_three_sites_are_enough(tmp_path):
+    named = [f"--site={letter}={'B' * 42}{letter}=" for letter in "AEI"]
+    out = tmp_path / "roster.json"
+    ended = roster("build", "--federation", "c", *named, "--out", out)
+    assert (ended.code, "warning" in ended.out) == (0, False)
+    assert json.loads(roster("check", out, "--json").out)["warnings"] == []
+
+
 def test_a_site_without_a_key_is_named(sites, tmp_path):
+    (sites / "charite-nord" / "state" / "identity.pub").unlink()
     ended = roster("build", "--federation", "c", "--keys", sites, "--out", tmp_path / "r.json")
     assert ended.code == 2
     assert "site 'charite-nord' has no public key 'identity.pub': run `fedmvc-client keygen`" in (

@@ -40,7 +40,10 @@ SITE_RESULTS = {
     "certificate.json",
 }
 #: A site's key and books: no run's own.
-STATE = ("identity.pem", "audit.jsonl", "register.db", "register.db-shm", "register.db-wal")
+STATE = (
+    *("identity.pem", "identity.pub", "audit.jsonl"),
+    *("register.db", "register.db-shm", "register.db-wal"),
+)
 
 
 def test_json_is_one_object_and_nothing_else(finished):

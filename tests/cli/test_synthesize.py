@@ -8,7 +8,7 @@ from tests.cli.commands import call, files_in
 
 SITE_FILES = {
     *("site.toml", "schema.toml", "ecg.csv", "imaging.csv"),
-    *("roster.json", "state/identity.pem"),
+    *("roster.json", "state/identity.pem", "state/identity.pub"),
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs.errors import ConfigError
-from configs.values import check_name, check_number, check_whole
+from configs.values import check_name, check_number, check_whole, counted
 
 
 def test_a_known_name_passes_and_another_is_told_what_is_known():
@@ -60,3 +60,7 @@ def test_the_range_is_said_in_words():
     with pytest.raises(ConfigError) as caught:
         check_number("kappa", 1.0, least=0.25, below=1.0)
     assert str(caught.value) == "kappa is 1.0: give a number at least 0.25 and below 1."
+
+
+def test_a_number_agrees_with_its_noun():
+    assert [counted(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]

@@ -13,7 +13,7 @@ LAPTOP, SERVER, SITE = (
 )
 FILES = (LAPTOP, SERVER, SITE)
 
-#: What `fedmvc-server provision` writes into the two kinds of kits, and what their owner adds.
+#: What `fedmvc-server provision` makes in the two kinds of kits, and what a site fills.
 SERVER_KIT = {
     "ca.crt",
     "server.pem",
@@ -32,7 +32,7 @@ SITE_KIT = {
     "state",
     "state/node.key",
 }
-ADDED_BY_THE_SITE = {"plans", "results", "data"}
+FILLED_BY_THE_SITE = {"plans", "results", "data"}
 
 _VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(?::([-?])([^}]*))?\})")
 

@@ -7,10 +7,12 @@ import tomllib
 
 import pytest
 
+from configs.federation import FederationConfig
+from fedmvc_server.provision import provision
 from tests.docker.compose_files import (
-    ADDED_BY_THE_SITE,
     DOCKER,
     FILES,
+    FILLED_BY_THE_SITE,
     LAPTOP,
     ROOT,
     SERVER,
@@ -27,7 +29,7 @@ KIT = "/srv/kits/server"
 KITS = {
     LAPTOP: set(),
     SERVER: {KIT, *(f"{KIT}/{name}" for name in SERVER_KIT), "../results", "../plans"},
-    SITE: SITE_KIT | ADDED_BY_THE_SITE,
+    SITE: SITE_KIT | FILLED_BY_THE_SITE,
 }
 COMPOSED = {path: load(path, FEDMVC_KIT=KIT) for path in FILES}
 SERVICES = [
@@ -69,6 +71,15 @@ def test_a_mistyped_key_is_found(tmp_path):
 
     assert done.returncode == 1
     assert "restrat" in done.stdout
+
+
+def test_provision_makes_what_the_kits_are_said_to_hold(tmp_path):
+    fields = tomllib.loads((DOCKER / "federation.toml").read_text())
+    provision(FederationConfig.model_validate(fields), tmp_path / "kits", with_identity_keys=True)
+    kits = [(tmp_path / "kits" / "server", SERVER_KIT)]
+    kits += [(tmp_path / "kits" / site, SITE_KIT | FILLED_BY_THE_SITE) for site in SITES]
+    for kit, names in kits:
+        assert [name for name in sorted(names) if not (kit / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

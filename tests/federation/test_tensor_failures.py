@@ -167,7 +167,8 @@ def data(pristine, tmp_path):
 
 def left_in(data, out):
     """Return the files that a run left: at the server, and at the sites beside their own."""
-    own = {"site.toml", "schema.toml", "roster.json", "linkage.key", "identity.pem"}
+    own = {"site.toml", "schema.toml", "roster.json", "linkage.key"}
+    own |= {"identity.pem", "identity.pub"}
     books = {"audit.jsonl", *(f"register.db{end}" for end in ("", "-shm", "-wal"))}
     at_sites = {
         p.name

@@ -133,9 +133,9 @@ def test_an_approval_allows_one_run_of_thirty_days(register):
     (entry,) = register.list(NOW)
     assert (entry.status, entry.approved_runs, entry.runs_left) == ("used up", 1, 0)
     assert refused(register.begin, OTHER, PLAN, REQUIRED, NOW) == (
-        "site 'west' wants every plan approved (policy.approval = 'required') and all 1 approved "
-        f"runs of plan {SHORT} have begun: run fedmvc-client plans approve {SHORT} at the site, or "
-        "set policy.approval = 'auto' in its site.toml"
+        "site 'west' wants every plan approved (policy.approval = 'required') and of 1 approved "
+        f"run of plan {SHORT} none is left: run fedmvc-client plans approve {SHORT} at the site, "
+        "or set policy.approval = 'auto' in its site.toml"
     )
     assert events(register) == ["plan seen", "plan approved", "run begun"]
 
@@ -310,7 +310,7 @@ def test_it_survives_a_restart_and_two_see_one_register(tmp_path):
     first.see(PLAN)
     second.approve(PLAN.plan_id, now=NOW)
     first.begin(RUN, PLAN, REQUIRED, NOW)
-    assert "have begun" in refused(second.begin, OTHER, PLAN, REQUIRED, NOW)
+    assert "none is left" in refused(second.begin, OTHER, PLAN, REQUIRED, NOW)
     second.begin(RUN, PLAN, REQUIRED, NOW)
     assert first.list(NOW) == second.list(NOW) == Register(tmp_path, "west").list(NOW)
     AuditLog(tmp_path / "a.jsonl").verify()

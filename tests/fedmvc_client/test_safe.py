@@ -4,10 +4,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from configs.errors import BudgetExceeded, ConfigError, DataRefused, ProtocolError
+from configs.errors import (
+    BudgetExceeded,
+    ConfigError,
+    DataRefused,
+    InternalError,
+    ProtocolError,
+)
+from configs.plan import RunPlan
 from configs.site import Policy, SiteConfig
 from fedmvc_client.faults import Declined
 from fedmvc_client.refusal_notes import MOST_A_DAY, RefusalNotes
+from fedmvc_client.refusals import refusal
 from fedmvc_client.safe import FolderSafe, MemorySafe
 from fedmvc_server.site_keys import draw_keys, write_keys
 from privacy.identity import PASSPHRASE, make_identity
@@ -31,7 +39,8 @@ def safe_of(folder, **fields):
 def test_nothing_is_made_before_it_is_used(folder):
     safe = safe_of(folder)
     assert safe.roster().key_of("st-anna") == safe.identity().public_key()
-    assert {path.name for path in (folder / "state").iterdir()} == {"identity.pem"}
+    keys = {"identity.pem", "identity.pub"}
+    assert {path.name for path in (folder / "state").iterdir()} == keys
     assert safe.register.list() == ()
     assert safe.ledger.open_runs() == ()
     safe.audit.write("plan seen")
@@ -159,6 +168,55 @@ def test_a_flood_of_one_kind_is_counted_and_hides_no_other(folder):
         "request": "KeysRequest", "code": 8, "day": "2026-03-02", "not_noted": 30,
     }  # fmt: skip
     assert again.facts["sentence"] == "again"
+
+
+def test_a_flood_of_one_kind_stays_out_of_the_sites_own_log_too(folder, caplog):
+    safe = safe_of(folder)
+    secret = InternalError("met an internal error", local_detail="4711")
+    with caplog.at_level(logging.ERROR, "fedmvc.site"):
+        for i in range(MOST_A_DAY + 30):
+            told = refusal(safe, ProtocolError(f"knows no run {i}"), None, None)
+            assert told == m.Refusal(8, f"knows no run {i}")
+        refusal(safe, ValueError("0.333"), None, None)
+        refusal(safe, Declined("st-anna", secret), None, None)
+    assert sum("knows no run" in line for line in caplog.messages) == MOST_A_DAY
+    assert caplog.messages[MOST_A_DAY:] == [
+        "site 'st-anna': an unexpected error",
+        "site 'st-anna' met an internal error: its own log has the reason",
+        "met an internal error 4711",
+    ]
+    assert "0.333" in caplog.text  # the exception's own words, for the site alone
+
+
+def plans(number):
+    fields = {"method": "fedhk-mvfc", "n_clusters": 3}
+    return [RunPlan.parse({**fields, "seed": seed}) for seed in range(number)]
+
+
+def test_a_flood_of_plans_fills_neither_the_register_nor_the_log(folder):
+    safe = safe_of(folder)
+    flood = plans(MOST_A_DAY + 30)
+    for plan in flood:
+        safe.see(plan)
+    kept = [entry.plan_id for entry in safe.register.list()]
+    assert set(kept) == {plan.plan_id for plan in flood[:MOST_A_DAY]}
+    assert len(list((folder / "plans").iterdir())) == MOST_A_DAY
+    events = [entry.event for entry in safe.audit.entries()]
+    assert events == ["plan seen"] * MOST_A_DAY + ["new plans only counted"]
+    # one that is known may come as often as it likes; the site itself may name any
+    safe.see(flood[0])
+    safe.register.see(flood[-1])
+    assert len(safe.register.list()) == MOST_A_DAY + 1
+
+
+def test_plans_that_were_not_kept_are_counted_the_next_day(folder):
+    notes, audit = RefusalNotes(safe_of(folder).audit), safe_of(folder).audit
+    monday = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    taken = [notes.takes_plan(monday) for _ in range(MOST_A_DAY + 3)]
+    assert taken == [True] * MOST_A_DAY + [False] * 3
+    assert notes.takes_plan(monday + timedelta(days=1))
+    (counted,) = [entry.facts for entry in audit.entries() if entry.event == "new plans counted"]
+    assert (counted["not_noted"], counted["day"]) == (3, "2026-03-02")
 
 
 def test_a_log_that_cannot_be_written_stops_no_refusal(folder, caplog):

@@ -9,9 +9,10 @@ import pytest
 
 from configs.plan import RunPlan
 from configs.site import Policy, SiteConfig
+from fedmvc_client import refusal_notes
 from fedmvc_client.participants.fedhk_mvfc import FedHKParticipant
 from fedmvc_client.results import read_results
-from fedmvc_client.safe import MemorySafe
+from fedmvc_client.safe import FolderSafe, MemorySafe
 from fedmvc_client.worker import SiteWorker, folder_worker
 from fedmvc_server.synthesize import synthesize_cardio
 from strategies import messages as m
@@ -120,6 +121,14 @@ def test_a_plan_without_approval_is_refused(site):
     sentence = refused(with_policy(site, approval="required"), hello(), 4)
     assert "'st-anna'" in sentence
     assert "policy.approval = 'auto'" in sentence
+
+
+def test_a_plan_that_runs_is_kept_whatever_was_sent_that_day(untouched, tmp_path, monkeypatch):
+    monkeypatch.setattr(refusal_notes, "MOST_A_DAY", 0)
+    recorded(untouched, tmp_path, PLAN)
+    folder = tmp_path / "recorded" / "st-anna"
+    register = FolderSafe(folder, SiteConfig.load(folder)).register
+    assert register.load(PLAN.plan_id) == PLAN
 
 
 @pytest.mark.parametrize("wanted", ["dp", "secure_aggregation"])

@@ -40,7 +40,8 @@ def test_folders_hold_what_the_architecture_says(tmp_path):
             "site.toml",
             "state",
         ]
-        assert [path.name for path in (folder / "state").iterdir()] == ["identity.pem"]
+        state = {path.name for path in (folder / "state").iterdir()}
+        assert state == {"identity.pem", "identity.pub"}
         config = SiteConfig.load(folder)
         assert config.name == name
         assert config.policy.approval == "auto"
@@ -75,7 +76,7 @@ def test_the_two_files_are_in_different_orders(tmp_path):
 def test_no_label_stands_in_a_site_folder(tmp_path):
     synthesize_cardio(tmp_path / "set", n=40)
     files = [path for path in (tmp_path / "set" / "st-anna").rglob("*.*") if path.is_file()]
-    assert len(files) == 6
+    assert len(files) == 7
     for file in files:
         assert "label" not in file.read_text().replace("share_labels", "")
 
@@ -84,10 +85,10 @@ def test_the_same_call_writes_the_same_bytes_but_for_keys(tmp_path):
     for name in ("one", "two"):
         synthesize_cardio(tmp_path / name, n=100, sites=3, partition="iid", seed=7)
     files = sorted(p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*.*"))
-    assert len(files) == 3 * 6 + 1
+    assert len(files) == 3 * 7 + 1
     for file in files:
         same = (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-        assert same == (file.name not in ("identity.pem", "roster.json")), file
+        assert same == (file.name not in ("identity.pem", "identity.pub", "roster.json")), file
 
 
 def test_a_million_bounds_are_wide_enough():

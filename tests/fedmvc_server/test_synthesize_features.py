@@ -16,7 +16,7 @@ from fedmvc_server.synthesize_features import FEATURES_SCHEMA, synthesize_featur
 from tests.cli.commands import call, files_in
 
 NAMES = ["st-anna", "charite-nord", "riverside"]
-KEYS = ("roster.json", "state/identity.pem")  # fresh each time
+KEYS = ("roster.json", "state/identity.pem", "state/identity.pub")  # fresh each time
 
 
 @pytest.fixture(scope="module")

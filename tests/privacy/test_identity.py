@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from configs.errors import ConfigError
+from privacy import identity
 from privacy.identity import (
     fingerprint,
     make_identity,
@@ -26,13 +27,15 @@ def refused(call, *arguments):
 def test_a_key_is_made_once_and_signs(tmp_path):
     path = tmp_path / "state" / "identity.pem"
 
-    make_identity(path)
+    made = make_identity(path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     key = read_identity(path)
+    assert public_text(made) == public_text(key)
     key.public_key().verify(key.sign(b"message"), b"message")
     assert base64.b64decode(public_text(key)) == key.public_key().public_bytes_raw()
-    assert os.listdir(path.parent) == ["identity.pem"]  # no draft is left
+    assert path.with_suffix(".pub").read_text() == f"{public_text(key)}\n"
+    assert sorted(os.listdir(path.parent)) == ["identity.pem", "identity.pub"]  # no draft is left
     sentence = refused(make_identity, path)
     assert "identity key 'identity.pem' already exists and is not overwritten" in sentence
     assert public_text(read_identity(path)) == public_text(key)
@@ -104,6 +107,50 @@ def test_the_public_text_is_read_back(tmp_path):
 def test_other_texts_are_no_public_key(text):
     sentence = refused(read_public_text, text, "site 'a'")
     assert sentence.startswith("site 'a': its public key is not the base64 text of 32 bytes")
+
+
+P = 2**255 - 19
+D = -121665 * pow(121666, -1, P) % P
+
+
+def plus(a, b):
+    """Add two points of Ed25519's curve, the slow obvious way."""
+    (x, y), (u, v) = a, b
+    t = D * x * u * y * v
+    return (
+        (x * v + y * u) * pow(1 + t, -1, P) % P,
+        (y * v + x * u) * pow(1 - t, -1, P) % P,
+    )
+
+
+def point_at(y):
+    """Return a point of the curve at height y."""
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if x * x % P == square else x * pow(2, (P - 1) // 4, P) % P
+    assert x * x % P == square
+    return x, y
+
+
+@pytest.mark.parametrize("height", sorted(identity._WEAK_HEIGHTS))
+def test_keys_of_small_order_are_refused_whatever_their_sign(height):
+    point = point_at(height % P)
+    for _ in range(3):
+        point = plus(point, point)
+    assert point == (0, 1)  # eight times any of them is nothing
+    for sign in (0, 2**255):
+        text = base64.b64encode((height | sign).to_bytes(32, "little")).decode()
+        assert "site 'a': under its public key anybody could sign" in refused(
+            read_public_text, text, "site 'a'"
+        )
+
+
+def test_no_other_point_has_a_small_order():
+    points = {(0, 1)}
+    eighth = point_at(identity._ORDER_8)
+    for _ in range(8):
+        points |= {plus(point, eighth) for point in points}
+    assert {y for _, y in points} == {height % P for height in identity._WEAK_HEIGHTS}
 
 
 def test_a_fingerprint_can_be_read_aloud():
