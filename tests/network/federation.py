@@ -179,7 +179,7 @@ class Federation:
 
     def _await_worker(self, name):
         path = self.sockets / f"{name}.sock"
-        _wait(lambda: _serves(path), 60, f"worker of {name}")
+        _wait(lambda: _serves(path), 180, f"worker of {name}")
 
     def start_node(self, name):
         """Start a site's SuperNode."""
