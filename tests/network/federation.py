@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmvc_server.flower_cli import FlowerCli, write_app_folder
+from fedmvc_server.local_federation import free_port
+from fedmvc_server.service import listens
 from tests.network.credentials import write_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,7 +270,7 @@ class Federation:
             ],
             FLWR_HOME=str(home),
         )
-        _wait(lambda: _listens(self.port), 60, "SuperLink")
+        _wait(lambda: listens("127.0.0.1", self.port), 60, "SuperLink")
 
     def _spawn(self, name, command, **environment):
         # Flower starts its parts by name, and imports this source tree even if not installed.
@@ -289,19 +291,6 @@ class Federation:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-
-
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _listens(port):
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _serves(path):
