@@ -10,20 +10,21 @@ Run as ``python -P -m fedmvc_client.clientapp SOCKET ARGUMENTS...``, or forked w
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import logging
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
-from flwr.supernode.cli import flwr_clientapp
+from flwr.supernode.runtime import run_clientapp
 
 from configs.console import set_up_logging
 from configs.errors import FedMVCError
+from configs.flower_waits import ask_again_soon
 from fedmvc_client.app import app
 from fedmvc_client.bundle import check_bundle
 from fedmvc_client.flower_version import require_flower
@@ -33,7 +34,11 @@ from strategies.messages import BundleRefused, to_bytes
 __all__ = ["REPLACED", "run"]
 
 REPLACED = ("install_from_fab", "get_load_client_app_fn")
-"""What is replaced in Flower's `run_clientapp` module."""
+"""What is replaced in Flower's module `run_clientapp`.
+
+Its command ``flwr-clientapp`` is left out: it lies in a package that imports the whole SuperNode,
+which takes as long as everything else here.
+"""
 
 log = logging.getLogger("fedmvc.site")
 
@@ -48,7 +53,7 @@ def run(socket: str, arguments: Sequence[str]) -> None:
     socket : str
         The worker's, for the report of a refused bundle.
     arguments : sequence of str
-        Flower's own, for ``flwr-clientapp``.
+        As ``flwr-clientapp`` takes them.
 
     Raises
     ------
@@ -60,16 +65,26 @@ def run(socket: str, arguments: Sequence[str]) -> None:
     require_flower("the executor")
     set_up_logging()
     logging.getLogger("flwr").propagate = False  # it has a console of its own
-    flower: Any = import_module("flwr.supernode.runtime.run_clientapp")
+    ask_again_soon()
 
     def look(fab: bytes, **_: object) -> Path:
         _look(socket, fab)
         return Path()
 
+    flower: Any = run_clientapp
     flower.install_from_fab = look
     flower.get_load_client_app_fn = lambda **_: _installed_app
-    sys.argv = ["flwr-clientapp", *arguments]
-    flwr_clientapp()
+    flower.run_clientapp(**vars(_parser().parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Read what a `fedmvc_client.executor.Launcher` says."""
+    parser = argparse.ArgumentParser("fedmvc_client.clientapp")
+    parser.add_argument("--runtime-api-address", required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--parent-pid", type=int)
+    return parser
 
 
 def _look(socket: str, fab: bytes) -> None:

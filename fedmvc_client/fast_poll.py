@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from configs.errors import ConfigError
+from configs.flower_waits import ask_again_soon
 from fedmvc_client.flower_version import require_flower
 
 __all__ = ["IDLE_S", "LOOP", "ShortWaits", "main"]
@@ -78,6 +79,7 @@ def main() -> None:
 
     loop: Any = import_module(LOOP)
     loop.time = SimpleNamespace(sleep=waits)
+    ask_again_soon()
     flower_supernode()
 
 

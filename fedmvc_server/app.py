@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from configs.errors import ConfigError, error_for_code
+from configs.flower_waits import ask_again_soon
 from configs.plan import RunPlan
 from fedmvc_server.checkpoint import unfinished
 from fedmvc_server.progress import log_round
@@ -44,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         Where the run did not complete, so that Flower reports it as failed.
     """
     logging.getLogger("fedmvc").setLevel(logging.INFO)
+    ask_again_soon()
     config = {key: str(context.run_config.get(key, "")) for key in _KEYS}
     resume, poll_s = _resume(config["resume"]), _poll_s(config["poll"])
     for key in ("out",) if resume else ("plan", "out"):

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 RUN_FILE = "run.json"
 _LOCK = ".lock"
-_MAGIC = b"FedMVC exchange 1\n"
+_MAGIC = b"FedMVC exchange 2\n"
 _DIGEST = hashlib.sha256().digest_size
 #: A checkpoint above this many bytes is given up: the run goes on and cannot be resumed.
 MOST_BYTES = 4 * 2**30
@@ -287,6 +287,7 @@ def _entry_bytes(heard: Heard, elapsed: float) -> bytes:
         "failures": {s: [f.reason, f.missing] for s, f in heard.failures.items()},
         "bytes": [heard.bytes_up, heard.bytes_down],
         "seconds": heard.seconds,
+        "back": list(heard.back),
         "elapsed": elapsed,
     }
     body = b"".join([_MAGIC, json.dumps(head).encode(), b"\n", *heard.bodies.values()])
@@ -320,6 +321,7 @@ def _read_entry(body: bytes) -> _Entry:
         up,
         down,
         head["seconds"],
+        tuple(head["back"]),
     )
     return _Entry(heard, head["elapsed"], len(body))
 

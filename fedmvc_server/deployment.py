@@ -42,7 +42,8 @@ SILENCE_TIMEOUT = 120.0
 """Seconds the SuperLink may be silent before the run is given up."""
 log = logging.getLogger("fedmvc")
 
-_STATUS_PERIOD = 5.0  # a status costs a process of Flower's command line
+# Seconds between two questions for Flower's status, which cost a process each; fewer once it runs.
+_STATUS_PERIOD, _RUNNING_PERIOD = 5.0, 20.0
 _FAST_LOOK_S = 0.1
 _RESULT_GRACE = 5.0
 _FIRST_WORD = 20.0  # seconds between two words on a run that has no round yet
@@ -321,7 +322,9 @@ def _await_end(
                     f"the SuperLink at {server} did not start the run in {START_TIMEOUT:g} s: "
                     "check that its executor is running"
                 )
-            next_status = time.monotonic() + max(_STATUS_PERIOD, poll_s)
+            running = status is not None and status.phase == "running"
+            period = _RUNNING_PERIOD if running else _STATUS_PERIOD
+            next_status = time.monotonic() + max(period, poll_s)
         time.sleep(poll_s)
 
 

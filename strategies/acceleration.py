@@ -236,7 +236,7 @@ class FixedPointDriver:
         if self.annealing_left_out:
             stages = stages[-1:]
         self.shapes = [c.shape[1:] for c in centers]
-        self.active = active
+        self.active = self._varying = active
         self._box = None if box is None else [self._flat(side) for side in box]
         self.view_exponent = view_exponent
         self.holding_share = holding_share
@@ -338,7 +338,7 @@ class FixedPointDriver:
         """Forget objective values: the set of records behind the sums has changed.
 
         A start that had converged did so on other records: it goes on from where it is. One that
-        was dropped stays out, and its J over more records is forgotten with the rest.
+        was dropped stays out, and its J over other records is forgotten with the rest.
 
         Parameters
         ----------
@@ -346,7 +346,7 @@ class FixedPointDriver:
             Views that anybody still holds. Another's dispersion is 0 from now on, which must not
             make it the best view: its weight becomes 0, its centres stay.
         """
-        before, self.active = self.active, self.active & held
+        before, self.active = self.active, self._varying & held
         for start in self.starts:
             for name in ("point", "plain", "accepted"):
                 value = getattr(start, name)

@@ -1,13 +1,15 @@
 """Who takes part in a run: sites admitted at hello, refused before round 1, dropped later.
 
 Every refusal and every drop names its site; the run ends where too few sites are left, or where
-the plan does not go on without one.
+the plan does not go on without one. A site that was only missing is asked again later.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
@@ -25,12 +27,20 @@ from strategies.exchange import Failure
 from strategies.journal import Heard
 from strategies.messages import HelloReply, Message, Refusal, from_bytes, to_bytes
 from strategies.reply_checks import check_hello, naming
-from strategies.run_state import Absence, RunState
+from strategies.run_state import Absence, Exchange, RunState
 
 log = logging.getLogger("fedmvc")
 
 #: Why a site is away that has said nothing since.
 _NOT_BACK = "has not come back since the run was interrupted"
+
+
+@dataclass
+class Missing:
+    """A site that was not there in round ``since`` and is left alone for ``rests`` exchanges."""
+
+    since: int
+    rests: int
 
 
 class Admission:
@@ -56,6 +66,9 @@ class Admission:
         self._quorum = quorum
         self._state = state
         self._first_refusal: FedMVCError | None = None
+        self._missing: dict[str, Missing] = {}
+        self._misses: Counter[str] = Counter()
+        self._found: dict[str, int] = {}
 
     @property
     def names(self) -> dict[int, str]:
@@ -206,14 +219,14 @@ class Admission:
         self.drop(site, f"was refused: {error.public_message}")
         self.require_quorum()
 
-    def take_refusal(self, site: str, refusal: Refusal, round_: int) -> None:
+    def take_refusal(self, site: str, refusal: Refusal, exchange: Exchange) -> None:
         """Before round 1 a site's refusal may end the run; later the site is dropped."""
-        if round_ == 0:
+        if exchange.round == 0:
             self.refuse(site, error_for_code(refusal.code)(naming(site, refusal.message)))
+        elif refusal.code == TransportError.code:  # its worker is gone: nobody answers there
+            self.miss(site, f"refused: {refusal.message}", exchange)
         else:
             self.drop(site, f"refused: {refusal.message}")
-            if refusal.code == TransportError.code:  # its worker is gone: nobody answers there
-                self.stop_without(site)
 
     def drop(self, site: str, reason: str) -> None:
         """Take a site out of the run, by name."""
@@ -224,6 +237,50 @@ class Admission:
         self.away.pop(site, None)
         self._state.sites.remove(site)
         self._state.dropped[site] = reason
+
+    def miss(self, site: str, reason: str, exchange: Exchange) -> None:
+        """Take a site out of the run that was not there, for now where the exchange is open.
+
+        Raises
+        ------
+        QuorumLost
+            Where the plan does not go on without it.
+        """
+        self.drop(site, reason)
+        self.stop_without(site)
+        if exchange.open:
+            self._misses[site] += 1
+            self._missing[site] = Missing(exchange.round, 2 ** (self._misses[site] - 1))
+
+    def returned(self, grid: Grid) -> tuple[str, ...]:
+        """Return which missing sites are to be asked again: their nodes are online.
+
+        Called once an exchange. A site sits out one exchange, twice as many each time: one that
+        is online and does not answer would cost its whole patience every time.
+        """
+        if not self._missing:
+            return ()
+        for missing in self._missing.values():
+            missing.rests -= 1
+        self._found = {
+            node.name: node.node_id
+            for node in grid.get_nodes()
+            if node.status in ("", "online") and node.name in self._missing
+        }
+        return tuple(s for s in sorted(self._found) if self._missing[s].rests <= 0)
+
+    def take_back(self, site: str, round_: int) -> None:
+        """Take a missing site into the run again, after a round; its node may not be known yet."""
+        since = self._missing.pop(site).since
+        self.nodes[site] = self._found.pop(site, min([0, *self.nodes.values()]) - 1)
+        if self.nodes[site] < 0:
+            self.away[site] = _NOT_BACK
+        self._state.sites = sorted([*self._state.sites, site])
+        reason = self._state.dropped.pop(site)
+        missed = f"round {since}" if since == round_ else f"rounds {since} to {round_}"
+        sentence = f"site '{site}' was missing from {missed}: it {reason}"
+        self._state.warnings.append(sentence)
+        log.warning("%s; it is asked again", sentence)
 
     def stop_without(self, site: str) -> None:
         """End the run for a site that was dropped, where the plan does not go on without it.

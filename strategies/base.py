@@ -105,6 +105,11 @@ class FederatedStrategy(ExchangeLoop):
         """Take a site out of the run, by name."""
         self._admission.drop(site, reason)
 
+    def take_back(self) -> None:
+        """Take sites that were missing and are there again into the run, once a round is closed."""
+        for site in self._back:
+            self._admission.take_back(site, self.state.history[-1].round)
+
     def stop_without(self, site: str) -> None:
         """End the run for a site that was dropped, where the plan does not go on without it.
 

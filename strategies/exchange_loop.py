@@ -10,6 +10,7 @@ import abc
 import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -62,6 +63,7 @@ class ExchangeLoop(Strategy):
         self._watcher = watcher
         self._pending: Exchange | None = None
         self._running: Protocol | None = None
+        self._back: tuple[str, ...] = ()
         self._tally = Tally()
 
     @abc.abstractmethod
@@ -170,15 +172,12 @@ class ExchangeLoop(Strategy):
         replies, failures = collect(
             grid, self._messages(bodies), self._patience, self.poll_s, watch=watch
         )
-        names = self._admission.names
-        heard = self._heard(
-            exchange,
-            bodies,
-            replies,
-            {site: Failure(why, missing=True) for site, why in away.items()}
-            | {names[node]: failure for node, failure in failures.items()},
-            time.perf_counter() - began,
-        )
+        names, seconds = self._admission.names, time.perf_counter() - began
+        missing = {site: Failure(why, missing=True) for site, why in away.items()}
+        missing |= {names[node]: failure for node, failure in failures.items()}
+        heard = self._heard(exchange, bodies, replies, missing, seconds)
+        if exchange.open:
+            heard = replace(heard, back=self._admission.returned(grid))
         self._hear(heard)
         return heard
 
@@ -243,13 +242,15 @@ class ExchangeLoop(Strategy):
             if pending.lenient:
                 self.absences[site] = Absence(failure.reason)
                 continue
-            self._admission.drop(site, failure.reason)
             if failure.missing:
-                self._admission.stop_without(site)
+                self._admission.miss(site, failure.reason, pending)
+            else:
+                self._admission.drop(site, failure.reason)
         for site, sentence in heard.unreadable.items():
             self._misfit(pending, site, sentence)
         for site, body in heard.bodies.items():
             self._take(pending, site, body, accepted)
+        self._back = heard.back
         if not pending.lenient:
             self._admission.require_quorum()
         self._pending = self._step(dict(sorted(accepted.items())))
@@ -271,7 +272,7 @@ class ExchangeLoop(Strategy):
                 if pending.lenient:
                     self.absences[site] = absence_of(site, message)
                 else:
-                    self._admission.take_refusal(site, message, pending.round)
+                    self._admission.take_refusal(site, message, pending)
                 return
             check_reply(self.state.run_id, pending, message)
         except ProtocolError as error:

@@ -111,6 +111,7 @@ class FedMUFSHTStrategy(ProtectedMUFSHTRun):
             len(replies),
         )
         self.record_round(number, outcome.objective, outcome.view_weights.tolist(), self._gamma)
+        self.take_back()
         return outcome
 
     def _keep(self, number: int, replies: Replies) -> None:
@@ -152,6 +153,7 @@ class FedMUFSHTStrategy(ProtectedMUFSHTRun):
             },
             (ShareReply,) if uniform else (FitReply,),
             number,
+            open=number > 1,  # a site without the scaling of round 1 cannot come back
         )
         if not uniform:
             replies = self.checked(replies, lambda site, reply: check_quality(reply))
@@ -162,6 +164,7 @@ class FedMUFSHTStrategy(ProtectedMUFSHTRun):
                 {s: ShareRequest(*self.ids, number, self._gamma[s]) for s in self.sites},
                 (ShareReply,),
                 number,
+                open=number > 1,
             )
         return self.checked(
             replies,

@@ -191,6 +191,7 @@ class FedHKStrategy(ProtectedFedHKRun):
                 },
                 (CodedStatistics if coded else StatisticsReply,),
                 number,
+                open=True,
             )
             replies = self.checked(
                 replies,
@@ -208,6 +209,7 @@ class FedHKStrategy(ProtectedFedHKRun):
             sums = pooled([decoded(replies[s], decoders.get(s), query) for s in sorted(replies)])
             driver.advance(query, sums)
             self._record_exact(number, driver)
+            self.take_back()
         self._keep(setup, *driver.solution(), driver.converged)
 
     def _still_held(self, views: AgreedViews) -> NDArray[np.bool_]:
@@ -235,6 +237,7 @@ class FedHKStrategy(ProtectedFedHKRun):
                 },
                 (LocalModelReply,),
                 number,
+                open=True,
             )
             replies = self.checked(
                 replies,
@@ -258,6 +261,7 @@ class FedHKStrategy(ProtectedFedHKRun):
                 driver.view_weights[driver.best].tolist(),
                 driver.best_weights,
             )
+            self.take_back()
         self._keep(setup, *driver.solution(), driver.converged)
 
     # -- after the rounds --------------------------------------------------------------------

@@ -34,6 +34,8 @@ class Heard:
         Sites whose reply was no message of ours, and why; after hello, sites that were turned away.
     failures : mapping of str to Failure
         Sites that gave no reply.
+    back : tuple of str
+        Sites that were missing from earlier exchanges and are asked again from the next one on.
     bytes_up, bytes_down : int
     seconds : float
     """
@@ -47,6 +49,7 @@ class Heard:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
+    back: tuple[str, ...] = ()
 
 
 class Journal(Protocol):

@@ -17,6 +17,7 @@ class Exchange:
 
     A site without a fitting reply is out of the run, or ends it, unless the exchange is
     ``lenient``: then it stays, and the strategy's ``absences`` say why it is missing.
+    A site that is missing from one that is ``open`` may come back (`FederatedStrategy.take_back`).
     ``timeout_s`` is the plan's where it is None. After one that ``ends`` the run at the sites it
     cannot go on, whatever becomes of the server.
     """
@@ -28,6 +29,7 @@ class Exchange:
     lenient: bool = False
     timeout_s: float | None = None
     ends: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True)

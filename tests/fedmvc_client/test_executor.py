@@ -81,6 +81,16 @@ def test_canary_a_bundle_is_installed_before_its_app_is_looked_for_and_nowhere_e
     assert command.run_clientapp is importlib.import_module(CLIENTAPP).run_clientapp
 
 
+def test_canary_flower_runs_a_message_by_what_its_command_is_given():
+    parameters = inspect.signature(importlib.import_module(CLIENTAPP).run_clientapp).parameters
+    ours = {"runtime_api_address", "token", "insecure", "parent_pid"}
+    assert ours <= parameters.keys()
+    assert parameters["runtime_dependency_install"].default is False  # nothing is installed
+    assert parameters["certificates"].default is None  # the Runtime API is on this machine
+    for name in parameters.keys() - ours:
+        assert parameters[name].default is not inspect.Parameter.empty
+
+
 @pytest.mark.parametrize("task_type", list(TaskType))
 def test_whatever_the_task_is_our_process_is_started_and_installs_nothing(task_type):
     recorder = Recorder([None])

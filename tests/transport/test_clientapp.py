@@ -14,6 +14,8 @@ from fedmvc_client.app import app
 from strategies.messages import BundleRefused, from_bytes
 from tests.fedmvc_client.bundles import bundle, ours
 
+TASK = ["--runtime-api-address", "127.0.0.1:9094", "--token", "ab"]
+
 
 class Recorder:
     site = "st-anna"
@@ -32,9 +34,9 @@ def flower(monkeypatch):
     module = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     for name in clientapp.REPLACED:
         monkeypatch.setattr(module, name, getattr(module, name))
-    monkeypatch.setattr(clientapp, "flwr_clientapp", lambda: None)
+    module.run = []
+    monkeypatch.setattr(module, "run_clientapp", lambda **given: module.run.append(given))
     monkeypatch.setattr(clientapp, "set_up_logging", lambda: None)
-    monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     return module
 
@@ -43,13 +45,20 @@ def test_a_bundle_is_read_and_the_installed_app_runs(flower, serve, tmp_path, mo
     worker = Recorder()
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     before = list(sys.path)
-    clientapp.run(str(serve(worker)), ["--token", "x"])
+    clientapp.run(str(serve(worker)), [*TASK, "--insecure", "--parent-pid", "7"])
 
     flower.install_from_fab(ours(), skip_prompt=True)
     load = flower.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
 
     assert load("../../etc/x", "1", "0" * 64) is app  # whatever the server calls it
-    assert sys.argv == ["flwr-clientapp", "--token", "x"]
+    assert flower.run == [
+        {
+            "runtime_api_address": "127.0.0.1:9094",
+            "token": "ab",
+            "insecure": True,
+            "parent_pid": 7,
+        }
+    ]
     assert worker.asked == []
     assert not (tmp_path / "home").exists()
     assert sys.path == before
@@ -60,7 +69,7 @@ def test_a_refused_bundle_is_reported_and_leaves_nothing(
 ):
     worker, fab = Recorder(), bundle(None, ("evil.py", b"print('here')"))
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
-    clientapp.run(str(serve(worker)), [])
+    clientapp.run(str(serve(worker)), TASK)
 
     with pytest.raises(LoadClientAppError) as caught:
         flower.install_from_fab(fab, skip_prompt=True)
@@ -75,7 +84,7 @@ def test_a_refused_bundle_is_reported_and_leaves_nothing(
 
 
 def test_a_worker_that_is_away_changes_no_refusal(flower, folder, caplog):
-    clientapp.run(str(Path(folder) / "none.sock"), [])
+    clientapp.run(str(Path(folder) / "none.sock"), TASK)
 
     with pytest.raises(LoadClientAppError):
         flower.install_from_fab(b"no zip", skip_prompt=True)

@@ -1,24 +1,34 @@
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from configs.errors import ProtocolError
 from strategies import records
-from strategies.records import from_record, to_record
+from strategies.records import SMALL, from_record, to_record
 
 
-@pytest.mark.parametrize("body", [b"\x00", b"abc", bytes(range(256)) * 5000])
+@pytest.mark.parametrize("body", [b"\x00", b"abc", bytes(SMALL), bytes(SMALL + 1)])
 def test_bytes_come_back_as_they_went(body):
     assert from_record(to_record(body)) == body
 
 
-def test_bytes_survive_flowers_own_wire_format():
-    record = to_record(b"abc" * 1000)
-    array = record.array_records["fedmvc"]["message"]
+def test_a_small_message_is_one_object_of_flowers():
+    assert not to_record(bytes(SMALL))["fedmvc"].children
+    assert to_record(bytes(SMALL + 1))["fedmvc"].children
 
-    inflated = Array.inflate(array.deflate(), array.children)
 
-    assert from_record(RecordDict({"fedmvc": ArrayRecord({"message": inflated})})) == b"abc" * 1000
+@pytest.mark.parametrize("size", [1000, SMALL + 1])
+def test_bytes_survive_flowers_own_wire_format(size):
+    body = bytes(i % 251 for i in range(size))
+    sent = get_all_nested_objects(to_record(body))
+
+    received = inflate_object_from_contents(
+        to_record(body).object_id, {name: each.deflate() for name, each in sent.items()}
+    )
+
+    assert from_record(received) == body
 
 
 def _with(array, record="fedmvc", name="message"):
@@ -32,7 +42,11 @@ RAW = {"dtype": "uint8", "shape": (3,), "stype": "fedmvc.bytes", "data": b"abc"}
     "content",
     [
         RecordDict(),
-        RecordDict({"fedmvc": ConfigRecord({"message": b"abc"})}),
+        RecordDict({"fedmvc": ConfigRecord({"message": "abc"})}),
+        RecordDict({"fedmvc": ConfigRecord({"message": [b"abc"]})}),
+        RecordDict({"fedmvc": ConfigRecord({"message": b""})}),
+        RecordDict({"fedmvc": ConfigRecord({"message": b"abc", "more": b"abc"})}),
+        RecordDict({"fedmvc": MetricRecord({"message": 1})}),
         RecordDict({"fedmvc": ArrayRecord()}),
         _with(Array(**RAW), record="other"),
         _with(Array(**RAW), name="other"),
