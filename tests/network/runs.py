@@ -1,5 +1,6 @@
 """Runs as the operator starts them, and what they leave while they go on."""
 
+import contextlib
 import csv
 import functools
 import json
@@ -80,10 +81,18 @@ class Run:
         try:
             return self._command.wait(END_S)
         finally:
+            self.end()
+
+    def end(self):
+        """End the command, which lets Flower end the run too; for the end of a test."""
+        if self._command.poll() is None:
+            self._command.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._command.wait(30)
             self.kill()
 
     def kill(self):
-        """Kill the command, with everything that it started."""
+        """Kill the command, with everything that it started; the run goes on at the SuperLink."""
         if self._command.poll() is None:
             os.killpg(self._command.pid, signal.SIGKILL)
         self._command.wait()
