@@ -18,7 +18,7 @@ from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import ROOT
 
 SERVER = "import sys; from fedmvc_server.cli import main; sys.exit(main())"
-END_S = 420.0
+END_S = 600.0
 
 
 def wait_for(condition, what, timeout=90.0):
@@ -120,7 +120,7 @@ class Run:
             progress = self.read("progress.json")
             return len(self.rounds()) >= number - 1 and progress.get("round", 0) >= number
 
-        return wait_for(there, f"round {number}", 180)
+        return wait_for(there, f"round {number}", 420)
 
     @functools.cached_property
     def expected(self):
