@@ -21,6 +21,7 @@ from configs.connection import parse_address
 from configs.endpoint import load_trust, untrusted
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
+from fedmvc_server.artefacts import replace_file
 from fedmvc_server.checkpoint import RUN_FILE, RunFile, note_server
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
@@ -46,6 +47,7 @@ log = logging.getLogger("fedmvc")
 _STATUS_PERIOD, _RUNNING_PERIOD = 5.0, 20.0
 _FAST_LOOK_S = 0.1
 _RESULT_GRACE = 5.0
+_PROBE, _ROOM = ".room", 16_384  # a file as large as a result
 _FIRST_WORD = 20.0  # seconds between two words on a run that has no round yet
 
 Progress = Callable[[dict[str, str]], None]
@@ -349,10 +351,24 @@ def _explain(status: RunStatus, folder: Path) -> int:
             "look for it on the SuperLink's machine",
             local_detail=str(folder),
         )
+    _check_room(folder)
     raise InternalError(
         "the run failed before it left a result: look at the SuperLink's log",
         local_detail=status.details,
     )
+
+
+def _check_room(folder: Path) -> None:
+    """Raise where a run could leave no result because its folder takes nothing more.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if (folder / RUN_FILE).is_file():  # else the folder is another machine's
+        probe = folder / _PROBE
+        replace_file(probe, bytes(_ROOM))
+        probe.unlink()
 
 
 def _handshake(host: str, port: int, trust: ssl.SSLContext | None, timeout: float) -> None:

@@ -181,7 +181,7 @@ class Federation:
 
     def _await_worker(self, name):
         path = self.sockets / f"{name}.sock"
-        _wait(lambda: _serves(path), 60, f"worker of {name}")
+        _wait(lambda: _serves(path), 180, f"worker of {name}")
 
     def start_node(self, name):
         """Start a site's SuperNode."""
@@ -234,6 +234,13 @@ class Federation:
     def log(self, process_name):
         """Return what a process has written so far."""
         return (self.folder / "logs" / f"{process_name}.log").read_text()
+
+    def run_log(self, run_id):
+        """Return what a run's ServerApp has said, which Flower keeps (``flwr log``)."""
+        command = [str(BIN / "flwr"), "log", str(run_id), "--show"]
+        environment = self.cli.environment()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
 
     def run(self, run_config, *, timeout=120.0, **apps):
         """Run the installed apps (or the `apps` named) to their end; return Flower's status."""

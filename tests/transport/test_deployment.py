@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import socket
 import threading
 import time
@@ -144,6 +146,22 @@ def test_without_a_result_flowers_status_decides(deploy, outcome, kind, sentence
         deploy(lambda step: RunStatus("finished", outcome, "boom with a value"))
 
     assert "boom" not in caught.value.public_message
+
+
+def test_a_run_that_could_leave_no_result_on_a_full_disk_says_so(tmp_path, monkeypatch):
+    """Flower's status has no code: it was an internal error (70) once."""
+    (tmp_path / "run.json").write_text("{}")
+    ended = RunStatus("finished", "failed", "ServerApp failed with exception: ...")
+    with pytest.raises(InternalError):
+        deployment._explain(ended, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
+        deployment._explain(ended, tmp_path)
 
 
 def test_a_silent_superlink_is_given_up_with_the_seconds(deploy, monkeypatch):
