@@ -36,12 +36,12 @@ demo: $(STAMP)  ## two hospitals cluster 10,000 patients; results in build/demo/
 
 # Two processes share the cores here: threads of both, waiting for each other, would cost most.
 test: export OMP_NUM_THREADS := 1
-test: lint  ## linters, types and the tests, but for those of make drills
+test: lint  ## linters, types and the tests, but for the long ones of make drills
 	@mkdir -p build
 	@echo 'Tests over real Flower processes run beside the others; their output follows at the end.'
-	@$(BIN)/python -m pytest tests/network -m "not drill" > build/network-tests.log 2>&1 & network=$$!; \
+	@$(BIN)/python -m pytest tests/network -m "not drill or short" > build/network-tests.log 2>&1 & network=$$!; \
 	trap 'kill -INT $$network' INT TERM; \
-	$(BIN)/python -m pytest -m "not drill" --ignore=tests/network; others=$$?; \
+	$(BIN)/python -m pytest -m "not drill or short" --ignore=tests/network; others=$$?; \
 	wait $$network; network=$$?; cat build/network-tests.log; exit $$((others | network))
 
 lint: $(STAMP)  ## ruff and mypy
@@ -55,8 +55,9 @@ bench: $(STAMP)  ## print the benchmarks' figures (long: hours on two cores)
 		label_privacy; do \
 		echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-drills: $(STAMP)  ## services killed, refused, resumed; bundles with code; the three rooms (nginx for the proxy)
-	$(BIN)/python -m pytest -m drill -v
+drills: export OMP_NUM_THREADS := 1
+drills: $(STAMP)  ## bad days with real services, and one table of what was seen (half an hour; needs root and nginx)
+	$(BIN)/python -m pytest -m drill --every-drill -v
 
 trust: $(STAMP)  ## measure every figure of trust at full size, into docs/trust.md (half an hour)
 	$(BIN)/python -m benchmarks.trust

@@ -98,7 +98,9 @@ class Child:
     folder : Path
         Its working folder.
     read : bool
-        Keep its output for `lines`; else it goes to this command's standard error.
+        Keep its output for `lines`.
+    log : Path, optional
+        Append its output to this file. Without either it goes to this command's standard error.
     """
 
     def __init__(
@@ -109,19 +111,26 @@ class Child:
         folder: Path,
         *,
         read: bool = False,
+        log: Path | None = None,
     ) -> None:
         self.name = name
-        self._process = subprocess.Popen(
-            list(command),
-            env=dict(environment),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            bufsize=0,  # what is buffered, no selector sees
-            stdout=subprocess.PIPE if read else sys.stderr.fileno(),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent(os.getpid()),  # this thread is the only one
-        )
+        with contextlib.ExitStack() as opened:
+            output: IO[bytes] | int = subprocess.PIPE
+            if log is not None:
+                output = opened.enter_context(log.open("ab"))
+            elif not read:
+                output = sys.stderr.fileno()
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                bufsize=0,  # what is buffered, no selector sees
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent(os.getpid()),  # this thread is the only one
+            )
         self.started = time.monotonic()
         self._rest = b""
 
@@ -129,6 +138,11 @@ class Child:
     def pid(self) -> int:
         """Process id, and the id of its process group."""
         return self._process.pid
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process, as `subprocess` has it."""
+        return self._process
 
     @property
     def output(self) -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""``flower-supernode`` with shorter waits: ``python -m fedmvc_client.fast_poll ARGUMENTS...``.
+"""`fedmvc_client.supernode` with shorter waits: ``python -m fedmvc_client.fast_poll ARGUMENTS...``.
 
 Flower 1.42 waits 3 s between two looks for messages and has no setting for it. Here the wait is
 short while a run is under way: longer with each look that finds nothing, since a look costs the
@@ -18,6 +18,7 @@ from typing import Any
 
 from configs.errors import ConfigError
 from configs.flower_waits import ask_again_soon
+from fedmvc_client import supernode
 from fedmvc_client.flower_version import require_flower
 
 __all__ = ["IDLE_S", "LOOP", "ShortWaits", "main"]
@@ -73,7 +74,8 @@ def main() -> None:
     Raises
     ------
     SystemExit
-        At the end; with 2 and one sentence where Flower is another version or the setting is none.
+        With 2 and one sentence where Flower is another version or the setting is none; else as
+        `fedmvc_client.supernode` ends, also where the SuperNode lost its work.
     """
     try:
         require_flower("--fast-poll", ", or leave --fast-poll out")
@@ -81,12 +83,10 @@ def main() -> None:
     except ConfigError as error:
         print(f"error: {error.public_message}", file=sys.stderr)
         sys.exit(error.code)
-    from flwr.supernode.cli import flower_supernode
-
     loop: Any = import_module(LOOP)
     loop.time = SimpleNamespace(sleep=waits)
     ask_again_soon()
-    flower_supernode()
+    supernode.main()
 
 
 def _idle_s() -> float:

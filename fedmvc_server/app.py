@@ -59,7 +59,8 @@ def main(grid: Grid, context: Context) -> None:
         plan = _plan(config["plan"])
     sites: Any = nullcontext()
     if config["data"]:
-        from fedmvc_server.simulation import hosted_sites, site_folders
+        from fedmvc_server.simulation import hosted_sites
+        from fedmvc_server.site_folders import site_folders
 
         _match_nodes(grid, len(site_folders(Path(config["data"]))))
         sites = hosted_sites(Path(config["data"]), context.run_id)

@@ -19,7 +19,7 @@ from configs.processes import Child, StopSignals, end_all, only_one
 from fedmvc_server.kit import ServerKit
 from fedmvc_server.superlink import Listening, environment, superexec_command, superlink_command
 
-__all__ = ["Service", "listens", "start", "supervise"]
+__all__ = ["Service", "listens", "refuse_taken_port", "start", "supervise"]
 
 log = logging.getLogger("fedmvc")
 
@@ -88,7 +88,7 @@ def start(kit: ServerKit, host: str, port: int | None, *, behind_proxy: bool = F
         "another kit"
     )
     with only_one(kit.state / "start.lock", taken):
-        _refuse_taken(listening)
+        refuse_taken_port(listening.host, listening.port)
         surroundings = environment(kit, listening)
         supervise(
             [
@@ -192,16 +192,22 @@ def listens(host: str, port: int) -> bool:
         return False
 
 
-def _refuse_taken(listening: Listening) -> None:
-    family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+def refuse_taken_port(host: str, port: int) -> None:
+    """Refuse an address of this machine that something else listens at.
+
+    Raises
+    ------
+    ConfigError
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((listening.host, listening.port))
+            probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"the SuperLink cannot listen at {listening.host}:{listening.port} "
-                f"({error.strerror}): give another --host or --port, or stop what listens there"
+                f"the SuperLink cannot listen at {host}:{port} ({error.strerror}): give another "
+                "--host or --port, or stop what listens there"
             ) from None
 
 

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from configs.compatibility import one_view_only
-from configs.errors import ConfigError, DataRefused, QuorumLost
+from configs.errors import ConfigError, DataRefused
 from configs.plan import RunPlan
 from configs.schema import DataSchema
 from fedmvc_client.relay import registered_workers
@@ -33,6 +33,7 @@ from fedmvc_server.hosting import host_workers
 from fedmvc_server.local_grid import LocalGrid
 from fedmvc_server.ray_backend import run_in_ray
 from fedmvc_server.runner import Observer, RunResult, new_run_id, run
+from fedmvc_server.site_folders import refuse_too_few, site_folders
 from fedmvc_server.site_keys import draw_keys
 from privacy.alignment import normalise_id
 
@@ -148,24 +149,6 @@ def simulate_folders(
     return _run(plan, make, backend, out, observer, run_id)
 
 
-def site_folders(data: Path) -> list[Path]:
-    """Folders in ``data`` that hold a ``site.toml``, in name order.
-
-    Raises
-    ------
-    ConfigError
-        Where there is none.
-    """
-    found = sorted(path.parent for path in data.glob("*/site.toml")) if data.is_dir() else []
-    if not found:
-        raise ConfigError(
-            f"'{data.name}' holds 0 site folders (a folder with a site.toml): make some with "
-            "'fedmvc-server synthesize cardio --out DIR'",
-            local_detail=str(data),
-        )
-    return found
-
-
 def _plan_of(plan: RunPlan | Mapping[str, Any] | str | Path) -> RunPlan:
     if isinstance(plan, RunPlan):
         return plan
@@ -225,16 +208,7 @@ def _run(
     bounds: str | None = None,
 ) -> RunResult:
     workers = make()
-    if len(workers) < plan.quorum.min_sites:  # nobody else would ever join: no reason to wait
-        raise QuorumLost(
-            f"the simulation has {len(workers)} sites but "
-            + (
-                f"privacy.participants lists {len(plan.privacy.participants)}, which all set the "
-                "sums up: add the missing ones or change the list"
-                if plan.privacy.secure_aggregation
-                else f"quorum.min_sites is {plan.quorum.min_sites}: add sites or lower it"
-            )
-        )
+    refuse_too_few(plan, len(workers), "the simulation")
     run_id = run_id or new_run_id()
     if backend == "inprocess":
         named = {w.site: w for w in workers.values()}

@@ -6,13 +6,14 @@ file that FEDMVC_NGINX names.
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from fedmvc_server.local_federation import free_port
+from fedmvc_server.service import listens
 from tests.docker.compose_files import DOCKER
 
 TEXT = (DOCKER / "nginx.conf").read_text(encoding="utf-8")
@@ -66,7 +67,7 @@ class Proxy:
         with (self.folder / "nginx.log").open("wb") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while not _listens(self.port):
+        while not listens("127.0.0.1", self.port):
             ended = self.process.poll() is not None
             if ended or time.monotonic() > deadline:
                 self.__exit__()
@@ -77,16 +78,3 @@ class Proxy:
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait(20)
-
-
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _listens(port):
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

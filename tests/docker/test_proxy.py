@@ -12,6 +12,9 @@ import pytest
 from tests.docker.proxies import Proxy, configuration, needs_nginx
 from tests.network.credentials import write_credentials
 
+# make test runs these too, where nginx is
+pytestmark = [pytest.mark.drill("proxy"), pytest.mark.short]
+
 CALL = "/v1/fleet/push-object"
 OBJECT = bytes(range(256)) * (5 * 4096)  # 5 MiB, the largest object that Flower sends
 SIGNED = [

@@ -3,12 +3,14 @@
 import ast
 import importlib
 import inspect
+import os
 import sys
 
 import pytest
 
 from fedmvc_client import fast_poll
 from fedmvc_client.fast_poll import LOOP, ShortWaits
+from fedmvc_client.supernode import LOST
 
 
 def uses_of_time():
@@ -78,13 +80,16 @@ def test_a_setting_that_is_no_wait_ends_with_2(monkeypatch, capsys, given):
     assert f"FEDMVC_FAST_POLL is '{given}'" in capsys.readouterr().err
 
 
-def test_the_loop_is_given_the_short_waits(monkeypatch):
-    seen = []
+def test_the_loop_is_given_the_short_waits_and_its_process_ends_with_it(monkeypatch):
+    """A SuperNode that had lost its server once stayed, doing nothing, and was not started anew."""
+    seen, codes = [], []
     loop = importlib.import_module(LOOP)
     monkeypatch.setattr(loop, "time", loop.time)  # put back afterwards
     monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: seen.append(loop.time.sleep))
     monkeypatch.setattr(sys, "argv", ["flower-supernode"])
+    monkeypatch.setattr(os, "_exit", codes.append)
 
     fast_poll.main()
 
     assert isinstance(seen[0], ShortWaits)
+    assert codes == [LOST]

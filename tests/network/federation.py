@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedmvc_server.flower_cli import FlowerCli, write_app_folder
+from fedmvc_server.local_federation import free_port
+from fedmvc_server.service import listens
 from tests.network.credentials import write_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +181,7 @@ class Federation:
 
     def _await_worker(self, name):
         path = self.sockets / f"{name}.sock"
-        _wait(lambda: _serves(path), 60, f"worker of {name}")
+        _wait(lambda: _serves(path), 180, f"worker of {name}")
 
     def start_node(self, name):
         """Start a site's SuperNode."""
@@ -233,6 +235,13 @@ class Federation:
         """Return what a process has written so far."""
         return (self.folder / "logs" / f"{process_name}.log").read_text()
 
+    def run_log(self, run_id):
+        """Return what a run's ServerApp has said, which Flower keeps (``flwr log``)."""
+        command = [str(BIN / "flwr"), "log", str(run_id), "--show"]
+        environment = self.cli.environment()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
     def run(self, run_config, *, timeout=120.0, **apps):
         """Run the installed apps (or the `apps` named) to their end; return Flower's status."""
         run_id = self.submit(run_config, **apps)
@@ -268,7 +277,7 @@ class Federation:
             ],
             FLWR_HOME=str(home),
         )
-        _wait(lambda: _listens(self.port), 60, "SuperLink")
+        _wait(lambda: listens("127.0.0.1", self.port), 60, "SuperLink")
 
     def _spawn(self, name, command, **environment):
         # Flower starts its parts by name, and imports this source tree even if not installed.
@@ -289,19 +298,6 @@ class Federation:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-
-
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _listens(port):
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _serves(path):

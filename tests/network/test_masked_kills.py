@@ -5,7 +5,6 @@ runs share one federation of four sites, of which two of the runs use three.
 """
 
 import contextlib
-import csv
 import json
 import sqlite3
 import subprocess
@@ -18,8 +17,11 @@ import pytest
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import Federation
+from tests.network.runs import sites_of_rounds
 
 pytestmark = [
+    pytest.mark.drill("supernode-killed"),
+    pytest.mark.short,
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.usefixtures("rarely_asked"),
@@ -122,17 +124,12 @@ def releases_paid(four, name, run_id):
         return database.execute(query, (run_id,)).fetchone()[0]
 
 
-def sites_of_rounds(out):
-    with (out / "rounds.csv").open(newline="") as file:
-        return [row["sites"].split() for row in csv.DictReader(file)]
-
-
 def plan_of(names, *, rounds=6, noise=NOISE, timeout_s=150):
     listed = json.dumps(list(names))
     return PLAN.format(names=listed, rounds=rounds, timeout_s=timeout_s) + noise
 
 
-def test_a_site_lost_before_its_upload_is_missing_from_that_sum_alone(four, tmp_path):
+def test_a_site_lost_before_its_upload_is_missing_from_that_sum_alone(four, tmp_path, seen):
     out = tmp_path / "b"
     code, result = run_with_kill(four, out, plan_of(NAMES, rounds=9), "SumRequest", 3, back=True)
 
@@ -144,9 +141,10 @@ def test_a_site_lost_before_its_upload_is_missing_from_that_sum_alone(four, tmp_
     assert set(rounds[-1]) == set(NAMES)
     others = {releases_paid(four, name, result["run_id"]) for name in NAMES if name != VICTIM}
     assert others == {9}
+    seen("masked sums: missing from one of 9 rounds, in again after it")
 
 
-def test_a_site_killed_after_its_upload_comes_back_and_is_in_the_sum(four, tmp_path):
+def test_a_site_killed_after_its_upload_comes_back_and_is_in_the_sum(four, tmp_path, seen):
     out = tmp_path / "a"
     code, result = run_with_kill(four, out, plan_of(THREE), "UnmaskRequest", 3, back=True)
 
@@ -154,6 +152,7 @@ def test_a_site_killed_after_its_upload_comes_back_and_is_in_the_sum(four, tmp_p
     assert result["certificate"]["tolerated_dropouts"] == 0
     assert [set(sites) for sites in sites_of_rounds(out)] == [set(THREE)] * 6
     assert [releases_paid(four, name, result["run_id"]) for name in THREE] == [6, 6, 6]
+    seen("killed after its upload: in every sum")
 
 
 def test_without_noise_a_site_lost_for_good_ends_the_run(four, tmp_path):

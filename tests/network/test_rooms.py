@@ -15,7 +15,7 @@ from tests.docker.federation_from_compose import ComposeFederation
 from tests.docker.namespaces import unavailable
 
 pytestmark = [
-    pytest.mark.drill,
+    pytest.mark.drill("code-in-executor"),
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "namespaces work here"),
@@ -92,7 +92,7 @@ def test_the_executor_cannot_put_another_socket_there(rooms):
     assert "x" not in run(rooms, EXECUTOR, "sh", "-c", f"touch {SOCKET}x; ls /run/fedmvc").stdout
 
 
-def test_the_executor_finds_nothing_of_the_site(rooms):
+def test_the_executor_finds_nothing_of_the_site(rooms, seen):
     site = rooms.volume("federation", "sites/st-anna")
     patient = (site / "ecg.csv").read_text().splitlines()[1]
     folders = "/federation /home /mnt /opt /run /site /srv /tmp /var"
@@ -104,9 +104,10 @@ def test_the_executor_finds_nothing_of_the_site(rooms):
     # and the same would find it where it is
     assert run(rooms, WORKER, "sh", "-c", search).stdout == "/site/ecg.csv\n"
     assert "/site\n" in run(rooms, WORKER, "sh", "-c", look).stdout
+    seen("in its container no row of a patient, no folder of the site")
 
 
-def test_the_executor_has_no_way_out(rooms):
+def test_the_executor_has_no_way_out(rooms, seen):
     routes = run(rooms, EXECUTOR, "ip", "route").stdout.splitlines()
     proxy = rooms.engine.addresses["proxy", "outside"]
     knock = f"import socket; socket.create_connection(('{proxy}', 8443), 5)"
@@ -116,6 +117,7 @@ def test_the_executor_has_no_way_out(rooms):
     assert "unreachable" in run(rooms, EXECUTOR, "python", "-c", knock).stderr
     # the SuperNode has one: nobody listens there, and it is told so by that network
     assert "unreachable" not in run(rooms, SUPERNODE, "python", "-c", knock).stderr
+    seen("no route out")
 
 
 def test_the_worker_has_no_network_and_its_data_are_read_only(rooms):

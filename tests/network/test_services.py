@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from fedmvc_server.node_keys import NodeKey as FreshKey
 from tests.cli.commands import Ended, call
 from tests.configs.test_processes import alive
 from tests.network.federation import BIN, ROOT, free_port
+from tests.network.runs import children
 from tests.transport.kits import answering, days_ago, make_kits
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.drill]
@@ -29,6 +32,18 @@ IMPATIENT = (
     "join.KEY_WINDOW_S, join.KEY_RETRY_S = 1.0, 0.1\n"
     "sys.exit(cli.main())\n"
 )
+#: `join` on a machine whose clock is off: what it measures, and what Flower signs with.
+SHIFTED = (
+    "import sys, time\n"
+    "from datetime import timedelta\n"
+    "time.time = lambda real=time.time: real() + {seconds}\n"
+    "from flwr.supernode import node_auth_http_interceptor as signing\n"
+    "signing.now = lambda real=signing.now: real() + timedelta(seconds={seconds})\n"
+    "from fedmvc_client import cli, join\n"
+    "{also}"
+    "sys.exit(cli.main())\n"
+)
+UNDATED = "join.check_clock = lambda *_: None\n"
 
 
 class Services:
@@ -99,6 +114,12 @@ class Services:
             process.wait(30)
 
 
+def said(ended):
+    """Return how a refusal reads in the table: exit code and first words, no address."""
+    words = re.sub(r"( at)? 127[.]0[.]0[.]1:\d+", "", ended.sentence)
+    return f"exit {ended.code}: {textwrap.shorten(words, 80, placeholder=' ...')}"
+
+
 def wait_until(condition, what):
     deadline = time.monotonic() + WAIT_S
     while not condition():
@@ -106,12 +127,12 @@ def wait_until(condition, what):
         time.sleep(0.1)
 
 
-def children(pid):
-    """Return the children of a process: process id by program."""
+def programs(pid):
+    """Return the children of a process of ours: process id by program."""
     found = {}
-    for below in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for below in children(pid):
         words = Path(f"/proc/{below}/cmdline").read_bytes().decode().split("\0")
-        found[next(w for w in words if "flower-" in w or "fedmvc_client." in w)] = int(below)
+        found[next(w for w in words if "flower-" in w or "fedmvc_client." in w)] = below
     return {Path(name).name: below for name, below in found.items()}
 
 
@@ -147,18 +168,18 @@ def test_a_joined_site_is_online_and_the_other_was_never_seen(joined):
 
 
 def test_a_superlink_that_is_killed_comes_back_and_the_site_with_it(joined):
-    before = children(joined.processes["start"].pid)
-    node = children(joined.processes["st-anna"].pid)
+    before = programs(joined.processes["start"].pid)
+    node = programs(joined.processes["st-anna"].pid)
 
     os.kill(before["flower-superlink"], signal.SIGKILL)
     joined.await_log("start", "the SuperLink ended (signal 9)")
     joined.await_log("start", "Uvicorn running on", 2)
     joined.await_log("st-anna", "Connection successful after")
 
-    after = children(joined.processes["start"].pid)
+    after = programs(joined.processes["start"].pid)
     assert after["flower-superexec"] == before["flower-superexec"]  # runs go on in it
     assert after["flower-superlink"] != before["flower-superlink"]
-    assert children(joined.processes["st-anna"].pid) == node
+    assert programs(joined.processes["st-anna"].pid) == node
     assert joined.status()["st-anna"]["status"] == "online"
 
 
@@ -179,7 +200,8 @@ def test_what_a_superlink_really_answers_to_the_question_for_a_key(services, mon
     assert services.status()["riverside"]["status"] == "registered"  # nothing was changed
 
 
-def test_an_unknown_key_is_refused(services):
+@pytest.mark.drill("unknown-key")
+def test_an_unknown_key_is_refused(services, seen):
     site = services.spare_site("unknown")
     (site / "state" / "node.key").write_bytes(FreshKey().private)
 
@@ -188,9 +210,11 @@ def test_an_unknown_key_is_refused(services):
     assert ended.code == 7
     assert "does not know the node key of site 'riverside' (SHA256:" in ended.sentence
     assert "fedmvc-server register" in ended.sentence
+    seen(said(ended))
 
 
-def test_another_authority_is_refused(services):
+@pytest.mark.drill("wrong-ca")
+def test_another_authority_is_refused(services, seen):
     site = services.spare_site("wrong-ca")
     other = make_kits(services.folder / "other")
     shutil.copy(other / "server" / "ca.crt", site / "ca.crt")
@@ -199,9 +223,11 @@ def test_another_authority_is_refused(services):
 
     assert ended.code == 7
     assert "has a certificate that this CA did not sign" in ended.sentence
+    seen(said(ended))
 
 
-def test_an_expired_certificate_is_refused(services):
+@pytest.mark.drill("expired-certificate")
+def test_an_expired_certificate_is_refused(services, seen):
     old = make_kits(services.folder / "old", days=1, made=days_ago(3))
     site = services.spare_site("expired")
     shutil.copy(old / "server" / "ca.crt", site / "ca.crt")
@@ -211,9 +237,34 @@ def test_an_expired_certificate_is_refused(services):
 
     assert ended.code == 7
     assert f"the certificate of the SuperLink at {address} has expired on" in ended.sentence
+    seen(said(ended))
 
 
-def test_a_second_join_in_the_same_folder_is_refused_at_once(joined):
+@pytest.mark.drill("clock")
+@pytest.mark.parametrize(
+    ("seconds", "also", "words"),
+    [
+        (600, "", r"clock is (599|600|601) s ahead of the server's at"),
+        (-600, "", r"clock is (599|600|601) s behind the server's at"),
+        # as where something on the way takes the server's date away
+        (600, UNDATED, "takes no signature of site 'riverside', which signs with this machine's"),
+        (-600, UNDATED, "takes no signature of site 'riverside', which signs with this machine's"),
+    ],
+    ids=["ahead", "behind", "ahead, no date", "behind, no date"],
+)
+def test_a_clock_that_is_ten_minutes_off_is_refused(services, seen, seconds, also, words):
+    site = services.spare_site(f"clock{seconds}{len(also)}")
+    program = SHIFTED.format(seconds=seconds, also=also)
+
+    ended = services.refused(site.name, site, program=program)
+
+    assert ended.code == 7
+    assert re.search(words, ended.sentence)
+    seen(said(ended))
+
+
+@pytest.mark.drill("second-join")
+def test_a_second_join_in_the_same_folder_is_refused_at_once(joined, seen):
     ended = joined.refused("second", joined.kits / "st-anna")
 
     assert ended.code == 7
@@ -221,9 +272,11 @@ def test_a_second_join_in_the_same_folder_is_refused_at_once(joined):
     assert f"another 'fedmvc-client join' of site 'st-anna' runs with this key (process {pid})" in (
         ended.sentence
     )
+    seen(f"in the same folder: {said(ended)}")
 
 
-def test_a_join_with_the_same_key_elsewhere_is_refused_after_the_window(joined):
+@pytest.mark.drill("second-join")
+def test_a_join_with_the_same_key_elsewhere_is_refused_after_the_window(joined, seen):
     copied = joined.folder / "copy"
     shutil.copytree(joined.kits / "st-anna", copied, ignore=shutil.ignore_patterns("flower"))
 
@@ -233,11 +286,12 @@ def test_a_join_with_the_same_key_elsewhere_is_refused_after_the_window(joined):
     assert "[code: 2004] Failed to activate SuperNode." in ended.err  # what Flower says of it
     assert "another SuperNode with the node key of site 'st-anna' is online" in ended.sentence
     assert joined.processes["st-anna"].poll() is None
+    seen(f"elsewhere, after the window: {said(ended)}")
 
 
 def test_sigterm_signs_off_so_that_the_key_is_free_at_once(joined):
     first = joined.processes["st-anna"]
-    pids = children(first.pid).values()
+    pids = programs(first.pid).values()
     first.send_signal(signal.SIGTERM)
 
     assert first.wait(WAIT_S) == 0
@@ -248,21 +302,25 @@ def test_sigterm_signs_off_so_that_the_key_is_free_at_once(joined):
     assert "another SuperNode" not in joined.log("st-anna")
 
 
-def test_a_site_that_is_revoked_ends_with_the_reason(joined):
+@pytest.mark.drill("revoked")
+def test_a_site_that_is_revoked_ends_with_the_reason(joined, seen):
     arguments = ("--kit", joined.kit, "--server", joined.address)
     joined.command("revoke", "st-anna", *arguments)
+    began = time.monotonic()
 
     assert joined.processes["st-anna"].wait(WAIT_S) == 7
+    seconds = time.monotonic() - began
     ended = Ended(7, "", joined.log("st-anna"))
     assert "no longer knows the node key of site 'st-anna'" in ended.sentence
     assert "revoked" in ended.sentence
+    seen(f"{said(ended)} (after {seconds:.0f} s)")
     assert joined.status()["st-anna"]["status"] == "revoked"
 
 
 def test_sigterm_leaves_no_process(services):
     """Last: it ends the server."""
     started = services.processes["start"]
-    pids = list(children(started.pid).values())
+    pids = list(programs(started.pid).values())
     assert len(pids) == 2
 
     started.send_signal(signal.SIGTERM)

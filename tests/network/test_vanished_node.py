@@ -13,6 +13,8 @@ from tests.network.supernode import HEARTBEAT_S
 MARGIN_S = 60
 
 pytestmark = [
+    pytest.mark.drill("supernode-killed"),
+    pytest.mark.short,
     pytest.mark.network,
     pytest.mark.slow,
     pytest.mark.usefixtures("rarely_asked"),
@@ -32,7 +34,7 @@ timeout_s = 90
 """
 
 
-def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path):
+def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path, seen):
     data, plan = tmp_path / "data", tmp_path / "plan.toml"
     synthesize_cardio(data, sites=3, n=600, partition="iid")
     federation.serve_folders(data)
@@ -54,6 +56,9 @@ def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path):
     assert "riverside" in result["stop_reason"]
     assert not (out / "model.npz").exists()
     assert seconds < HEARTBEAT_PATIENCE * HEARTBEAT_S + MARGIN_S
+    seen(
+        f"quorum of 3 of 3: exit 6 that names it, after {seconds:.0f} s (heartbeat {HEARTBEAT_S} s)"
+    )
 
 
 def test_flowers_own_heartbeat_makes_it_two_minutes():
