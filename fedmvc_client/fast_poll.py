@@ -1,8 +1,8 @@
 """`fedmvc_client.supernode` with shorter waits: ``python -m fedmvc_client.fast_poll ARGUMENTS...``.
 
 Flower 1.42 waits 3 s between two looks for messages and has no setting for it. Here the wait is
-short while a run is under way, and Flower's own again once nothing came for a minute: a look costs
-the server a signed request.
+short while a run is under way: longer with each look that finds nothing, since a look costs the
+server a signed request, and Flower's own again once nothing came for a minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ __all__ = ["IDLE_S", "LOOP", "ShortWaits", "main"]
 LOOP = "flwr.supernode.start_client_internal"
 """The module of Flower whose ``time`` is replaced."""
 IDLE_S = 0.05
-"""Seconds between two looks; the environment's ``FEDMVC_FAST_POLL`` gives another number."""
+"""Seconds between two looks, at first; the environment's ``FEDMVC_FAST_POLL`` gives another number.
+
+Later up to `SLOWEST` times as many, by steps of a quarter."""
+SLOWEST = 5.0
 
 _SETTING = "FEDMVC_FAST_POLL"
 _FLOWERS_IDLE_S = 3.0
@@ -39,7 +42,7 @@ class ShortWaits:
     Parameters
     ----------
     idle_s : float
-        Longest wait while a run is under way, in seconds.
+        Wait while a run is under way, in seconds: `SLOWEST` times as much if nothing comes.
     sleep, clock : callable
         How time passes.
     """
@@ -51,15 +54,18 @@ class ShortWaits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._idle_s, self._sleep, self._clock = idle_s, sleep, clock
-        self._busy_at = clock()
+        self._busy_at, self._wait_s = clock(), idle_s
 
     def __call__(self, seconds: float) -> None:
         """Sleep for at most `seconds`."""
         now = self._clock()
         if seconds < _FLOWERS_IDLE_S:  # it waits for the reply to a message
-            self._busy_at = now
+            self._busy_at, self._wait_s = now, self._idle_s
+            self._sleep(min(seconds, self._idle_s))
+            return
         quiet = now - self._busy_at > _QUIET_S
-        self._sleep(seconds if quiet else min(seconds, self._idle_s))
+        self._sleep(seconds if quiet else min(seconds, self._wait_s))
+        self._wait_s = min(1.25 * self._wait_s, SLOWEST * self._idle_s)
 
 
 def main() -> None:

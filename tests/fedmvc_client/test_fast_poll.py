@@ -52,7 +52,21 @@ def test_waits_are_short_while_a_run_is_under_way():
     waits(0.5)
     waits(3)
 
-    assert slept == [0.05, 0.05, 0.05, 0.05, 3, 0.05, 0.05]
+    assert slept == [0.05, 0.0625, 0.05, 0.05, 3, 0.05, 0.05]
+
+
+def test_waits_grow_while_nothing_comes_up_to_five_times():
+    slept = []
+    waits = ShortWaits(0.04, sleep=slept.append, clock=lambda: 0.0)
+
+    for _ in range(10):
+        waits(3)
+    waits(0.5)  # a message came
+    waits(3)
+
+    assert slept[:3] == pytest.approx([0.04, 0.05, 0.0625])
+    assert slept[8:10] == [0.2, 0.2]
+    assert slept[10:] == [0.04, 0.04]
 
 
 def test_another_flower_ends_with_2_and_one_sentence(monkeypatch, capsys):
