@@ -12,6 +12,7 @@ from configs.errors import ConfigError, TransportError
 from configs.processes import only_one
 from fedmvc_server import service
 from fedmvc_server.kit import ServerKit
+from fedmvc_server.local_federation import free_port
 from tests.configs.test_processes import STUBBORN, alive, wait_until
 from tests.transport.kits import days_ago, make_kits
 
@@ -186,7 +187,7 @@ def test_start_supervises_both_and_the_executor_waits(kit, monkeypatch):
     seen = []
     monkeypatch.setattr(service, "supervise", lambda services, ready: seen.extend(services))
 
-    service.start(kit, "127.0.0.1", 18443)
+    service.start(kit, "127.0.0.1", free_port())
 
     assert [each.name for each in seen] == ["SuperLink", "executor"]
     assert seen[0].when()
