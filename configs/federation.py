@@ -14,8 +14,10 @@ from configs.errors import ConfigError
 from configs.site import SITE_NAME
 from configs.tables import Table, parse_table, read_toml
 
-__all__ = ["KIT_FOLDERS", "FederationConfig", "Member", "Server"]
+__all__ = ["BEHIND_PROXY_PORT", "KIT_FOLDERS", "FederationConfig", "Member", "Server"]
 
+#: Where the SuperLink listens behind a proxy if nothing else is said: Flower's own port.
+BEHIND_PROXY_PORT = 8000
 #: Folders beside the sites' kits, so no site may be named so.
 KIT_FOLDERS = ("server", "ca")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.I)
@@ -66,6 +68,11 @@ class Server(Table):
         """``HOST:PORT`` that sites connect to: the first name, else the first address."""
         host = (*self.names, *self.addresses)[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def own_port(self) -> int:
+        """Port at which the SuperLink listens itself: where a proxy has `port`, another."""
+        return BEHIND_PROXY_PORT if self.proxy else self.port
 
 
 class Member(Table):

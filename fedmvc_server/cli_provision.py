@@ -89,7 +89,7 @@ def provision(
         )
     print(
         f"next: start the SuperLink, then fedmvc-server register --kit {out}/server --server "
-        f"127.0.0.1:{read.server.port}"
+        f"127.0.0.1:{read.server.own_port}"
     )
 
 
@@ -120,7 +120,7 @@ def add(
         print("no compose.yaml in the kit: this installation has no folder docker")
     print(
         f"next: fedmvc-server register --kit {kit} --server 127.0.0.1:"
-        f"{added.federation.server.port}, and hand the kit to the hospital by a safe channel"
+        f"{added.federation.server.own_port}, and hand the kit to the hospital by a safe channel"
     )
     print(
         "next: for runs with secure aggregation let it send identity.pub (`fedmvc-client keygen`), "

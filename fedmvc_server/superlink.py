@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from configs.endpoint import CertificateFacts
 from configs.errors import ConfigError
+from configs.federation import BEHIND_PROXY_PORT
 from configs.processes import flower_environment, program
 from fedmvc_server.kit import ServerKit
 
 __all__ = ["Listening", "environment", "is_loopback", "superexec_command", "superlink_command"]
-
-#: Where the SuperLink listens behind a proxy if nothing else is said: Flower's own port.
-BEHIND_PROXY_PORT = 8000
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Listening:
             )
         server = kit.federation().server
         if port is None:
-            port = BEHIND_PROXY_PORT if server.proxy or behind_proxy else server.port
+            port = BEHIND_PROXY_PORT if behind_proxy else server.own_port
         everywhere = host in ("0.0.0.0", "::")
         ways = [*([] if everywhere else [host]), "127.0.0.1", "localhost"]
         local = next((way for way in ways if way in certificate.names), None)

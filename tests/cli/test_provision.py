@@ -235,6 +235,19 @@ def test_what_it_says(federation, tmp_path):
         assert max(path.read_text().splitlines(), key=len) not in ended.out
 
 
+def test_behind_a_proxy_the_superlinks_own_address_is_said(federation, tmp_path):
+    text = federation.read_text().replace("[server]", "[server]\nproxy = true\nport = 443")
+    (tmp_path / "federation.toml").write_text(text)
+    out = tmp_path / "kits"
+
+    ended = call(server, "provision", tmp_path / "federation.toml", "--out", out)
+    added = add(out, "mercy")
+
+    assert "server fl.example.org:443" in ended.out  # what the sites connect to
+    for said in (ended.out, added.out):
+        assert f"register --kit {out}/server --server 127.0.0.1:8000" in said
+
+
 def test_json(federation, tmp_path):
     out = tmp_path / "kits"
     ended = call(server, "provision", federation, "--out", out, "--json")
