@@ -4,11 +4,13 @@ import copy
 import subprocess
 import sys
 import tomllib
+from pathlib import PurePosixPath
 
 import pytest
 
 from configs.federation import FederationConfig
 from fedmvc_server.provision import provision
+from privacy.identity import PASSPHRASE
 from tests.docker.compose_files import (
     DOCKER,
     FILES,
@@ -233,6 +235,24 @@ def test_server_and_site_take_keys_as_secrets():
     assert secrets(server["proxy"]) == {"/kit/server.key"}
     assert secrets(site["supernode"]) == {"/site/state/node.key"}
     assert secrets(site["executor"]) == set()
+
+
+def test_a_plan_in_the_kit_lies_where_the_worker_works():
+    worker = COMPOSED[SITE]["services"]["worker"]
+    plan = PurePosixPath(worker["working_dir"], "plan.toml")
+    seen = [m for m in mounts(COMPOSED[SITE], worker) if plan.is_relative_to(m.target)]
+
+    assert [(mount.kind, mount.source, mount.target) for mount in seen] == [("bind", ".", "/site")]
+    assert load(SITE, FEDMVC_UID="1234")["services"]["worker"]["user"].startswith("1234:")
+
+
+def test_the_worker_alone_gets_the_passphrase_and_only_where_there_is_one():
+    services = COMPOSED[SITE]["services"]
+    given = {name for name, s in services.items() if PASSPHRASE in s.get("environment", {})}
+
+    assert given == {"worker"}
+    # with an empty value keygen would take it for a passphrase of no letters
+    assert services["worker"]["environment"][PASSPHRASE] is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
