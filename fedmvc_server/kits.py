@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from configs.connection import Connection
 from configs.federation import FederationConfig
 from configs.site import Keys
+from configs.version import own_version
 from fedmvc_server.certificates import Issued
 from fedmvc_server.kit_folders import make_folder
 from fedmvc_server.node_keys import NodeKey
@@ -129,9 +130,11 @@ def write_site_kit(
     words["identity_step"] = _filled(
         "identity_here.md" if with_identity else "identity_to_make.md", words
     ).decode()
+    words["version"] = own_version()
+    words["containers_instead"] = _CONTAINERS if compose else ""
     words["roster_row"] = _ROSTER_ROW if with_identity else ""
     words["compose_row"] = _COMPOSE_ROW if compose else ""
-    words["compose_step"] = _COMPOSE_STEP if compose else ""
+    words["compose_step"] = _filled("site_containers.md", words).decode() if compose else ""
     _write(folder / "README.md", _filled("site_readme.md", words), "page", _OPEN)
     for name in ("site.toml", "schema.toml"):
         _write(folder / name, _filled(name, words), "template", _OPEN)
@@ -152,15 +155,8 @@ _ROSTER_ROW = """\
 | `state/identity.pem` | **secret**: others know this site's messages by it; made for a trial |
 | `roster.json` | the public identity keys of all sites |
 """
+_CONTAINERS = ", or in containers (last section)"
 _COMPOSE_ROW = "| `compose.yaml`, `.env` | the three processes of a site as containers |\n"
-_COMPOSE_STEP = """
-Or as containers, which keep the three apart (`compose.yaml` says how):
-
-```
-printf 'FEDMVC_UID=%s\\nFEDMVC_GID=%s\\n' "$(id -u)" "$(id -g)" >> .env
-docker compose up -d
-```
-"""
 
 
 def _compose_file() -> bytes:

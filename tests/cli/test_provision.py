@@ -218,7 +218,7 @@ def test_the_compose_file_is_copied_where_there_is_one(federation, tmp_path):
         kit = tmp_path / "kits" / site
         assert files_in(kit) == {*SITE_KIT, "compose.yaml"}
         assert (kit / "compose.yaml").read_text() == "services: {}\n"
-        assert "docker compose up -d" in (kit / "README.md").read_text()
+        assert "docker compose up --detach" in (kit / "README.md").read_text()
 
 
 def test_what_it_says(federation, tmp_path):

@@ -1,4 +1,4 @@
-"""Every command line in the compose files and in the docs' containers section is one of ours."""
+"""Every command line in compose files, docs on containers and kit pages is one of ours."""
 
 import re
 import shlex
@@ -7,9 +7,11 @@ import click
 import pytest
 import typer
 
+from configs.federation import FederationConfig
 from fedmvc_client.cli import app as client
 from fedmvc_server.cli import app as server
-from tests.docker.compose_files import FILES, ROOT, command_lines, load
+from fedmvc_server.provision import provision
+from tests.docker.compose_files import DOCKER, FILES, ROOT, SITE, command_lines, load
 
 APPS = {"fedmvc-client": client, "fedmvc-server": server}
 DOCS = ROOT / "docs" / "deployment.md"
@@ -36,6 +38,10 @@ def lines_of(path):
 def commands_in(text):
     """Commands of ours in a page's indented or fenced lines; a backslash joins two lines."""
     section = text.split("\n## Containers\n", 1)[1].split("\n## ", 1)[0]
+    yield from commands_in_blocks(section)
+
+
+def commands_in_blocks(section):
     blocks = re.findall(r"^```[a-z]*\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         found = re.search(r"\bfedmvc-(?:server|client) .*", line.split(" #")[0])
@@ -62,6 +68,34 @@ def test_the_docs_give_commands_that_exist():
     assert len(commands) >= 4
     for argv in commands:
         parse(argv)
+
+
+@pytest.fixture(scope="module")
+def kit_page(tmp_path_factory):
+    """Return the page of a hospital's kit, which has a compose file."""
+    kits = tmp_path_factory.mktemp("kits") / "kits"
+    provision(FederationConfig.load(DOCKER / "federation.toml"), kits)
+    return (kits / "st-anna" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_kits_page_gives_commands_that_exist(kit_page):
+    section = kit_page.split("\n## All of it in containers\n", 1)[1]
+    commands = list(commands_in_blocks(section))
+
+    assert [" ".join(argv[1:3]) for argv in commands] == [
+        "keygen",
+        "check",
+        "doctor",
+        "doctor --site",
+        "plans show",
+        "plans approve",
+        "budget show",
+        "log verify",
+    ]
+    for argv in commands:
+        parse(argv)
+    services = set(re.findall(r"^docker compose run --rm (\S+) fedmvc-", section, re.MULTILINE))
+    assert services == {"worker", "supernode"} <= set(load(SITE)["services"])
 
 
 @pytest.mark.parametrize(
