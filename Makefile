@@ -21,7 +21,7 @@ help:  ## show this list
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "FedMVC needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'Installing into $(VENV): two minutes or so, about 2 GB.'
+	@echo 'Installing into $(VENV): some minutes, about 2 GB.'
 	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
 	touch $@
