@@ -70,6 +70,15 @@ def test_the_docs_give_commands_that_exist():
         parse(argv)
 
 
+def test_the_docs_units_start_commands_that_exist():
+    section = DOCS.read_text(encoding="utf-8").split("\n## Services of systemd\n", 1)[1]
+    started = re.findall(r"^ExecStart=/opt/fedmvc/bin/(.*)$", section, re.MULTILINE)
+
+    assert [line.split()[1] for line in started] == ["worker", "executor", "join", "start"]
+    for line in started:
+        parse(shlex.split(line))
+
+
 @pytest.fixture(scope="module")
 def kit_page(tmp_path_factory):
     """Return the page of a hospital's kit, which has a compose file."""
