@@ -226,11 +226,12 @@ class Checkpoint:
         return self._recorded
 
     def resumed(self, after_round: int) -> None:
-        """Note that the run goes on."""
+        """Note that the run goes on: what ended its last part is no result of it any more."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         event = {"at": at, "after_round": after_round}
         self.run = replace(self.run, resumed=[*self.run.resumed, event])
         self.run.write(self._out)
+        _at_work(self._out, lambda: (self._out / "result.json").unlink(missing_ok=True))
 
     def append(self, heard: Heard) -> None:
         """Write an exchange, whole or not at all.
@@ -372,7 +373,8 @@ class _Lock:
             os.close(self._file)
             raise ConfigError(
                 f"another process ({owner or 'unknown'}) is at work on the run in folder "
-                f"'{out.name}': wait for it, or end it first",
+                f"'{out.name}', also where the command that began it has ended: wait for it, or "
+                "end it first",
                 local_detail=str(error),
             ) from error
         os.ftruncate(self._file, 0)

@@ -16,7 +16,7 @@ from configs.errors import INTERRUPTED, ConfigError, FedMVCError
 from configs.plan import RunPlan
 from fedmvc_server.cli_provision import provisioning
 from fedmvc_server.cli_rehearse import rehearse
-from fedmvc_server.cli_resume import resume
+from fedmvc_server.cli_resume import end_deployed, resumable, resume
 from fedmvc_server.cli_roster import roster
 from fedmvc_server.cli_services import add_services
 
@@ -292,7 +292,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Results folder on the SuperLink's machine.")],
     ca: Annotated[
         Path | None,
-        typer.Option(help="CA certificate; leave it out only for a server on this machine."),
+        typer.Option(help="CA certificate (ca.crt of the kit); left out: a server without TLS."),
     ] = None,
     fast_poll: Annotated[
         bool,
@@ -315,13 +315,14 @@ def run(
 
     RunPlan.load(plan)
     refuse_taken(out)
-    code = run_deployed(plan, server, ca, out, fast_poll=fast_poll, on_progress=print_row)
+    with resumable(out):
+        code = run_deployed(plan, server, ca, out, fast_poll=fast_poll, on_progress=print_row)
     written = read_result(out)
     if as_json:
         print_json(written)
     elif code == 0:
         print(f"completed in {written.get('rounds')} rounds; results: {out}")
-    end_as_run(code, written.get("stop_reason", "the run failed"))
+    end_deployed(out, code, written.get("stop_reason", "the run failed"))
 
 
 def main() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,31 @@ import typer
 from configs.console import end_as_run, print_json
 from configs.errors import ConfigError
 
-__all__ = ["resume"]
+__all__ = ["end_deployed", "resumable", "resume"]
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Say after Ctrl-C how the run goes on, where it can."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if _can_go_on(out):
+            print(f"the run can go on: fedmvc-server resume {out}", file=sys.stderr)
+        raise
+
+
+def end_deployed(out: Path, code: int, stop_reason: str) -> None:
+    """End a command as its deployed run ended (`end_as_run`), and say how the run goes on."""
+    if code and _can_go_on(out):
+        stop_reason += f"; once that is put right, 'fedmvc-server resume {out}' goes on"
+    end_as_run(code, stop_reason)
+
+
+def _can_go_on(out: Path) -> bool:
+    from fedmvc_server.artefacts import FOLDER
+
+    return (out / FOLDER).is_dir()
 
 
 def resume(
@@ -50,7 +76,8 @@ def resume(
             f"run.json in folder '{out.name}' names no server: give it with --server, and --ca"
         )
     trust = ca if ca is not None or known.ca is None else Path(known.ca)
-    code = resume_deployed(out, address, trust, on_progress=print_row)
+    with resumable(out):
+        code = resume_deployed(out, address, trust, on_progress=print_row)
     written = read_result(out)
     if as_json:
         print_json(written)
@@ -58,4 +85,4 @@ def resume(
         parts = len(written.get("resumed", ())) + 1
         print(f"completed in {written.get('rounds')} rounds, in {parts} parts; results: {out}")
     sys.stdout.flush()
-    end_as_run(code, written.get("stop_reason", "the run failed"))
+    end_deployed(out, code, written.get("stop_reason", "the run failed"))

@@ -7,22 +7,19 @@ SuperLink: the plan travels as text, the output folder is a path of that machine
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
 import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from configs.connection import parse_address
 from configs.endpoint import load_trust, untrusted
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
-from fedmvc_server.artefacts import replace_file
-from fedmvc_server.checkpoint import RUN_FILE, RunFile, note_server
+from fedmvc_server.artefacts import replace_file, unwritable
+from fedmvc_server.checkpoint import RUN_FILE, RunFile
 from fedmvc_server.flower_cli import (
     CLIENT_APP,
     SERVER_APP,
@@ -30,6 +27,7 @@ from fedmvc_server.flower_cli import (
     RunStatus,
     write_app_folder,
 )
+from fedmvc_server.run_results import Progress, RunResults
 
 __all__ = ["FAST_POLL_S", "check_reachable", "resume_deployed", "run_deployed"]
 
@@ -48,9 +46,9 @@ _STATUS_PERIOD, _RUNNING_PERIOD = 5.0, 20.0
 _FAST_LOOK_S = 0.1
 _RESULT_GRACE = 5.0
 _PROBE, _ROOM = ".room", 16_384  # a file as large as a result
-_FIRST_WORD = 20.0  # seconds between two words on a run that has no round yet
-
-Progress = Callable[[dict[str, str]], None]
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
+_PROBE_S = 0.5
+_WORD_EVERY = 20.0  # seconds between two words on a run that waits
 
 
 def run_deployed(
@@ -144,7 +142,7 @@ def _deploy(
 ) -> int:
     ca_path = None if ca is None else Path(ca).absolute()
     check_reachable(server, ca_path)
-    results = _Results(Path(out).absolute(), on_progress, (server, ca_path))
+    results = RunResults(Path(out).absolute(), on_progress, (server, ca_path))
     with tempfile.TemporaryDirectory(prefix="fedmvc-run-") as temporary:
         home, app_folder = Path(temporary) / "home", Path(temporary) / "app"
         home.mkdir()
@@ -160,7 +158,7 @@ def _deploy(
             flower.stop(run_id)
             raise
     code = results.exit_code()
-    return code if code is not None else _explain(status, results.folder)
+    return code if code is not None else _explain(status, results.folder, server)
 
 
 def _end_last_part(flower: FlowerCli, run_id: str) -> None:
@@ -195,13 +193,13 @@ def check_reachable(
     Raises
     ------
     ConfigError
-        If the address or the CA certificate is unusable.
+        If the address or the CA certificate is unusable, or missing for a SuperLink with TLS.
     TransportError
         If nobody answers, or its certificate has expired, is not from this CA or not for this host.
     """
     timeout_s = CONNECT_TIMEOUT if timeout_s is None else timeout_s
     host, port = parse_address(server)
-    if ca is None and host not in ("127.0.0.1", "::1", "localhost"):
+    if ca is None and host not in _THIS_MACHINE:
         raise ConfigError(
             f"the SuperLink at {server} is on another machine and needs TLS: give its --ca"
         )
@@ -210,6 +208,8 @@ def check_reachable(
     while True:
         try:
             _handshake(host, port, trust, max(0.1, deadline - time.monotonic()))
+            if trust is None:
+                _refuse_tls(host, port, server)
             return host, port
         except ssl.SSLCertVerificationError as error:
             assert ca is not None
@@ -218,76 +218,17 @@ def check_reachable(
             if time.monotonic() >= deadline:
                 raise TransportError(
                     f"no SuperLink answers at {server} (tried for {timeout_s:g} s): "
-                    "check the address and that flower-superlink runs there",
+                    "check the address and that 'fedmvc-server start' runs there",
                     local_detail=str(error),
                 ) from error
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
 
 
-class _Results:
-    """What the ServerApp leaves in its output folder, ignoring what lay there before."""
-
-    def __init__(
-        self, folder: Path, on_progress: Progress | None, server: tuple[str, Path | None]
-    ) -> None:
-        self.folder = folder
-        self._on_progress = on_progress
-        self._server = server
-        self._noted = False
-        self._before = {name: self._stamp(name) for name in (RUN_FILE, "result.json", "rounds.csv")}
-        self.rows_shown = 0
-
-    def note_server(self) -> None:
-        """Note where the SuperLink is once the ServerApp has begun, for ``resume``."""
-        if self._noted or not self._read_new(RUN_FILE):
-            return
-        self._noted = True
-        try:
-            note_server(self.folder, *self._server)
-        except ConfigError as error:
-            log.warning("%s cannot be completed: %s", RUN_FILE, error.public_message)
-
-    def exit_code(self) -> int | None:
-        """Exit code in a complete ``result.json`` of this run, if there is one."""
-        text = self._read_new("result.json")
-        try:
-            return int(json.loads(text)["exit_code"])
-        except (KeyError, TypeError, ValueError):
-            return None  # not there yet, or being written
-
-    def show_new_rounds(self) -> None:
-        """Report the rows of ``rounds.csv`` that were not reported yet."""
-        if self._on_progress is None:
-            return
-        text = self._read_new("rounds.csv")
-        complete = text[: text.rfind("\n") + 1]
-        rows = list(csv.DictReader(complete.splitlines()))
-        for row in rows[self.rows_shown :]:
-            self._on_progress(row)
-        self.rows_shown = max(self.rows_shown, len(rows))
-
-    def _read_new(self, name: str) -> str:
-        stamp = self._stamp(name)
-        if stamp is None or stamp == self._before[name]:
-            return ""
-        try:
-            return (self.folder / name).read_text(encoding="utf-8")
-        except OSError:
-            return ""  # just being replaced
-
-    def _stamp(self, name: str) -> tuple[int, int, int] | None:
-        try:
-            found = (self.folder / name).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-
 def _await_end(
-    flower: FlowerCli, run_id: int, server: str, results: _Results, poll_s: float
+    flower: FlowerCli, run_id: int, server: str, results: RunResults, poll_s: float
 ) -> RunStatus:
     submitted = heard = time.monotonic()
-    next_status, next_word = submitted, submitted + _FIRST_WORD
+    next_status, next_word = submitted, submitted + _WORD_EVERY
     while True:
         results.note_server()
         results.show_new_rounds()
@@ -295,13 +236,16 @@ def _await_end(
             results.show_new_rounds()
             return RunStatus("finished", "completed", "")
         now = time.monotonic()
-        if now >= next_word and not results.rows_shown:
-            next_word = now + _FIRST_WORD
-            log.info(
-                "no round after %.0f s: waiting for the sites that quorum.min_sites asks for, or "
-                "for what they do before round 1",
-                now - submitted,
-            )
+        if now >= next_word:
+            next_word = now + _WORD_EVERY
+            words = results.waiting(_WORD_EVERY)
+            if not words and not results.rows_shown:
+                words = (
+                    f"no round after {now - submitted:.0f} s: waiting for the sites that "
+                    "quorum.min_sites asks for, or for what they do before round 1"
+                )
+            if words:
+                log.info("%s", words)
         if now >= next_status:
             try:
                 status = flower.status(run_id)
@@ -330,7 +274,7 @@ def _await_end(
         time.sleep(poll_s)
 
 
-def _await_result(results: _Results, poll_s: float) -> None:
+def _await_result(results: RunResults, poll_s: float) -> None:
     # A shared folder may show the file a little later than Flower the status.
     deadline = time.monotonic() + _RESULT_GRACE
     while results.exit_code() is None and time.monotonic() < deadline:
@@ -338,7 +282,7 @@ def _await_result(results: _Results, poll_s: float) -> None:
     results.show_new_rounds()
 
 
-def _explain(status: RunStatus, folder: Path) -> int:
+def _explain(status: RunStatus, folder: Path, server: str) -> int:
     if status.outcome == "stopped":
         raise TransportError(
             "the run was stopped from outside before it left a result: "
@@ -351,7 +295,8 @@ def _explain(status: RunStatus, folder: Path) -> int:
             "look for it on the SuperLink's machine",
             local_detail=str(folder),
         )
-    _check_room(folder)
+    if (folder / RUN_FILE).is_file() or parse_address(server)[0] in _THIS_MACHINE:
+        _check_room(folder)
     raise InternalError(
         "the run failed before it left a result: look at the SuperLink's log",
         local_detail=status.details,
@@ -365,10 +310,16 @@ def _check_room(folder: Path) -> None:
     ------
     ConfigError
     """
-    if (folder / RUN_FILE).is_file():  # else the folder is another machine's
-        probe = folder / _PROBE
-        replace_file(probe, bytes(_ROOM))
-        probe.unlink()
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    probe = folder / _PROBE
+    replace_file(probe, bytes(_ROOM))
+    probe.unlink()
+    if new:
+        folder.rmdir()
 
 
 def _handshake(host: str, port: int, trust: ssl.SSLContext | None, timeout: float) -> None:
@@ -376,3 +327,22 @@ def _handshake(host: str, port: int, trust: ssl.SSLContext | None, timeout: floa
         if trust is not None:
             with trust.wrap_socket(connection, server_hostname=host):
                 pass
+
+
+def _refuse_tls(host: str, port: int, server: str) -> None:
+    """Refuse to talk in the clear to a SuperLink that speaks TLS.
+
+    Raises
+    ------
+    ConfigError
+    """
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        _handshake(host, port, anybody, _PROBE_S)
+    except OSError:  # it does not
+        return
+    raise ConfigError(
+        f"the SuperLink at {server} speaks TLS: give its CA certificate with --ca (ca.crt of the "
+        "server's kit)"
+    )

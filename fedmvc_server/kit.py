@@ -42,12 +42,18 @@ class ServerKit:
         Raises
         ------
         ConfigError
-            If there is no such folder.
+            If there is no such folder, or it is the one above.
         """
         if not folder.is_dir():
             raise ConfigError(
                 f"--kit is '{folder.name}', which is no folder: {_AGAIN} and give its folder "
                 "'server'",
+                local_detail=str(folder),
+            )
+        if (folder / "server").is_dir() and not (folder / "ca.crt").exists():
+            raise ConfigError(
+                f"--kit is '{folder.absolute().name}', which holds kits and is none: give its "
+                "folder 'server'",
                 local_detail=str(folder),
             )
         return cls(folder.absolute())

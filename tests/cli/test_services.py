@@ -37,6 +37,15 @@ def test_start_is_refused_where_others_reach_it(kits):
     assert not (kits / "server" / "state" / "state.db").exists()
 
 
+def test_the_folder_above_a_kit_is_named(kits):
+    ended = call(server, "start", "--kit", kits)
+
+    assert ended.code == 2
+    assert ended.sentence == f"--kit is '{kits.name}', which holds kits and is none: give its " + (
+        "folder 'server'"
+    )
+
+
 @pytest.mark.parametrize("command", ["start", "doctor"])
 def test_a_kit_that_is_none(tmp_path, command):
     ended = call(server, command, "--kit", tmp_path / "nowhere")

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, QuorumLost
 from fedmvc_server import app as server_app
 from fedmvc_server import artefacts, checkpoint, cli
 from fedmvc_server.checkpoint import Checkpoint, RunFile, note_server, unfinished
+from fedmvc_server.cli_resume import end_deployed, resumable
 from fedmvc_server.progress_file import ProgressFile, phase_of
 from fedmvc_server.runner import new_run_id
 from strategies.exchange import Failure
@@ -205,6 +206,34 @@ def test_the_run_configuration_says_whether_to_resume(given, meant):
 
 def test_other_words_in_the_run_configuration_are_refused():
     assert "run-config key 'resume' is 'perhaps'" in refused(server_app._resume, "perhaps")
+
+
+def test_what_ended_the_last_part_is_no_result_while_the_run_goes_on(tmp_path):
+    """The site that was away is back: status reads progress.json again."""
+    out, workers, run_id, seen = tmp_path / "out", workers_of(SITES), new_run_id(), []
+    play(PLAN, workers, out, run_id, lost=(4, True))
+    assert (out / "result.json").exists()
+
+    def look(state):
+        seen.append((out / "result.json").exists())
+
+    result = play(PLAN, workers, out, run_id, resume=True, observer=look)
+
+    assert (result.status, seen) == ("completed", [False] * len(seen)), result.stop_reason
+    assert seen
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_that_can_go_on_says_how(tmp_path, kept, capsys):
+    if kept:
+        (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(QuorumLost) as caught:
+        end_deployed(tmp_path, 6, "site 'anna' is away")
+    with pytest.raises(KeyboardInterrupt), resumable(tmp_path):
+        raise KeyboardInterrupt
+
+    hint = f"fedmvc-server resume {tmp_path}"
+    assert (hint in str(caught.value), hint in capsys.readouterr().err) == (kept, kept)
 
 
 # -- disks that are full ---------------------------------------------------------------------

@@ -22,6 +22,7 @@ def federation(tmp_path_factory):
 def rarely_asked(monkeypatch):
     """Ask Flower rarely where a run stands: it costs a process, and a result ends the wait too."""
     monkeypatch.setattr(deployment, "_STATUS_PERIOD", 30.0)
+    monkeypatch.setattr(deployment, "_RUNNING_PERIOD", 30.0)
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 import errno
 import json
 import os
+import re
 import socket
 import threading
 import time
 import tomllib
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,6 +15,8 @@ from configs.plan import RunPlan
 from fedmvc_server import deployment
 from fedmvc_server.deployment import check_reachable, run_deployed
 from fedmvc_server.flower_cli import FlowerCli, RunStatus, write_app_folder
+from fedmvc_server.run_results import RunResults
+from tests.transport.kits import answering, make_kits
 
 PLAN = 'method = "fedhk-mvfc"\nn_clusters = 2\n'
 ROUNDS = "round,objective\n1,9.5\n2,8.25\n"
@@ -60,6 +64,7 @@ def listener():
 def deploy(monkeypatch, tmp_path, listener):
     """Run a plan against a scripted Flower."""
     monkeypatch.setattr(deployment, "_STATUS_PERIOD", 0.0)
+    monkeypatch.setattr(deployment, "_RUNNING_PERIOD", 0.0)
     monkeypatch.setattr(deployment, "_RESULT_GRACE", 0.05)
     (tmp_path / "plan.toml").write_text(PLAN)
 
@@ -153,7 +158,7 @@ def test_a_run_that_could_leave_no_result_on_a_full_disk_says_so(tmp_path, monke
     (tmp_path / "run.json").write_text("{}")
     ended = RunStatus("finished", "failed", "ServerApp failed with exception: ...")
     with pytest.raises(InternalError):
-        deployment._explain(ended, tmp_path)
+        deployment._explain(ended, tmp_path, "fl.example.org:8443")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
     def full(descriptor):
@@ -161,7 +166,57 @@ def test_a_run_that_could_leave_no_result_on_a_full_disk_says_so(tmp_path, monke
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
-        deployment._explain(ended, tmp_path)
+        deployment._explain(ended, tmp_path, "fl.example.org:8443")
+
+
+def test_a_run_whose_folder_cannot_be_made_on_this_machine_says_so(deploy, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ConfigError, match="folder 'out' cannot be written"):
+        deploy(lambda step: RunStatus("finished", "failed", "boom"))
+
+
+def test_a_failed_run_leaves_no_folder_behind(deploy, tmp_path):
+    with pytest.raises(InternalError):
+        deploy(lambda step: RunStatus("finished", "failed", "boom"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_waits_says_for_whom(deploy, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(deployment, "_WORD_EVERY", 0.1)
+    out = tmp_path / "out"
+    out.mkdir()
+    since = (datetime.now(UTC) - timedelta(seconds=75)).isoformat()
+
+    def script(step):
+        if step == 1:
+            fields = {"phase": "round", "round": 1, "waiting_for": ["riverside"], "since": since}
+            (out / "progress.json").write_text(json.dumps(fields))
+        if "waiting for riverside" in caplog.text or step > 1000:
+            _leave(out, 0)
+        return RUNNING
+
+    with caplog.at_level("INFO", "fedmvc"):
+        deploy(script)
+
+    assert re.search(r"round 1: waiting for riverside for \d+ s", caplog.text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"since": "x"}', '{"phase": "round", "round": 1, "since": 3}']
+)
+def test_a_progress_file_that_says_nothing_is_no_word(tmp_path, text):
+    results = RunResults(tmp_path, None, ("127.0.0.1:1", None))
+    (tmp_path / "progress.json").write_text(text)
+    assert results.waiting(0.0) == ""
+
+
+def test_a_superlink_with_tls_wants_its_ca(tmp_path):
+    kits = make_kits(tmp_path / "kits")
+    with (
+        answering(kits / "server") as address,
+        pytest.raises(ConfigError, match=r"speaks TLS: give its CA certificate with --ca"),
+    ):
+        check_reachable(address, None)
 
 
 def test_a_silent_superlink_is_given_up_with_the_seconds(deploy, monkeypatch):
