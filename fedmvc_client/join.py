@@ -19,9 +19,16 @@ from configs.connection import Connection, parse_address
 from configs.diagnosis import check_flower
 from configs.endpoint import Unreachable, check_clock, reach
 from configs.errors import ConfigError, FedMVCError, TransportError
+from configs.ports import refuse_taken_port
 from configs.processes import Child, StopSignals, end_all, flower_environment, go_direct, only_one
 from configs.site import SiteConfig
-from fedmvc_client.join_refusals import KeyRefused, connected_node, plain, translate
+from fedmvc_client.join_refusals import (
+    OTHER_RUNTIME,
+    KeyRefused,
+    connected_node,
+    plain,
+    translate,
+)
 from fedmvc_client.node_key import NodeKey, Standing, ask_standing
 
 __all__ = ["RUNTIME", "JoinSettings", "join", "supernode_command"]
@@ -161,7 +168,7 @@ def join(settings: JoinSettings, *, command: Sequence[str] | None = None) -> Non
     Raises
     ------
     ConfigError
-        If the key, the CA certificate or an address is unusable.
+        If the key, the CA certificate or an address is unusable, or the runtime's port is taken.
     TransportError
         If the server refuses the site (exit code 7): unknown or revoked key, another SuperNode with
         it, a certificate that is not right, a clock that is off.
@@ -200,6 +207,9 @@ class _Joining:
             self._await_admission()
             if self._stop.given:
                 return
+            host, port = parse_address(self._settings.runtime)
+            who = f"the SuperNode of site '{self._settings.site}'"
+            refuse_taken_port(host, port, who, OTHER_RUNTIME)
             status, output = self._serve()
             if self._stop.given:
                 return

@@ -54,6 +54,8 @@ def server(monkeypatch):
     playing = Server()
     monkeypatch.setattr(joining, "reach", playing.reach)
     monkeypatch.setattr(joining, "ask_standing", lambda *ignored: playing.standing)
+    # no fake listens; another test of this machine may have the default port
+    monkeypatch.setattr(joining, "refuse_taken_port", lambda *ignored: None)
     for name, seconds in (("FIRST_PAUSE_S", 0.01), ("KEY_RETRY_S", 0.05)):
         monkeypatch.setattr(joining, name, seconds)
     return playing
