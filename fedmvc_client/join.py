@@ -110,10 +110,11 @@ class JoinSettings:
         Raises
         ------
         ConfigError
-            If a file or an address is unusable.
+            If a file or an address is unusable, or the kit is another site's.
         """
         folder = folder.absolute()
         config, connection = SiteConfig.load(folder), Connection.load(folder)
+        connection.check_site(config.name)
         address = server or connection.server
         parse_address(address)
         parse_address(runtime, "the runtime address")
