@@ -271,7 +271,8 @@ class _Joining:
                     break
                 for line in map(plain, written):
                     lines.append(line)
-                    print(f"  supernode: {line}", file=sys.stderr)
+                    if self._busy_until is None:  # else the same words again, at each try
+                        _show(line)
                     node = connected_node(line)
                     if node is not None:
                         self._note_connection(node)
@@ -311,6 +312,9 @@ class _Joining:
         if isinstance(refusal, KeyRefused):
             self._wait_for_the_key(refusal)
             return
+        if self._busy_until is not None:
+            for line in output.splitlines():
+                _show(line)
         if refusal is not None:
             raise refusal
         self._turned_away = self._turned_away + 1 if status == 0 else 0
@@ -343,6 +347,10 @@ class _Joining:
                 local_detail=refusal.public_message,
             )
         self._stop.wait(KEY_RETRY_S)
+
+
+def _show(line: str) -> None:
+    print(f"  supernode: {line}", file=sys.stderr)
 
 
 def _ending(status: int) -> str:
