@@ -9,6 +9,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from configs.errors import ConfigError
+from configs.site import SITE_NAME
 from configs.tables import Table, parse_table, read_toml
 
 __all__ = ["FILE_NAME", "Connection", "parse_address"]
@@ -17,10 +18,18 @@ FILE_NAME = "connection.toml"
 
 
 class Connection(Table):
-    """A site's ``connection.toml``; the site's own name is in its ``site.toml``."""
+    """A site's ``connection.toml``.
+
+    ``site`` is the name that the operator registers the site under; ``site.toml`` has the same.
+    """
 
     server: str = Field(description="the server's HOST:PORT, for instance 'fl.example.org:8443'")
     ca: str = Field("ca.crt", min_length=1, description="a file name, relative to this folder")
+    site: str | None = Field(
+        None,
+        pattern=SITE_NAME,
+        description="the site's name, as in site.toml; may be left out",
+    )
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -59,9 +68,25 @@ class Connection(Table):
         fields = read_toml(path, "connection file")
         return parse_table(cls, fields, FILE_NAME)
 
+    def check_site(self, name: str) -> None:
+        """Compare the site's registered name with the one in its ``site.toml``.
+
+        Raises
+        ------
+        ConfigError
+            If they differ: every run would refuse the site.
+        """
+        if self.site is not None and name != self.site:
+            raise ConfigError(
+                f"site.toml calls this site '{name}', but the operator made this kit for site "
+                f"'{self.site}' ({FILE_NAME}), and no run takes it under another name: write "
+                f'name = "{self.site}" into site.toml, or ask the operator for a kit of '
+                f"'{name}'"
+            )
+
     def dump(self, site_dir: str | Path) -> None:
         """Write ``connection.toml`` into a site's folder."""
-        body = tomli_w.dumps(self.model_dump(mode="json"))
+        body = tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
         (Path(site_dir) / FILE_NAME).write_text(body, encoding="utf-8")
 
 

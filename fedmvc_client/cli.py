@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +18,10 @@ from fedmvc_client.cli_plans import plans, refuse_plan
 from fedmvc_client.cli_privacy import abort, budget, keygen
 from fedmvc_client.cli_privacy import log as audit_log
 from fedmvc_client.cli_services import add_services
+from fedmvc_client.cli_worker import worker
 
 if TYPE_CHECKING:
     from fedmvc_client.data import SiteData
-
-log = logging.getLogger("fedmvc.site")
 
 app = typer.Typer(
     help="One hospital's side of a federation: check the data, serve them, label patients.",
@@ -39,6 +36,7 @@ app.add_typer(audit_log, name="log")
 app.command()(keygen)
 app.command()(abort)
 add_services(app)
+app.command()(worker)
 app.command()(executor)
 
 
@@ -145,42 +143,6 @@ def _print_report(report: dict[str, Any]) -> None:
             for column, count in view[key].items():
                 if count:
                     print(f"    {column}: {count} {words}")
-
-
-@app.command()
-def worker(
-    socket: Annotated[Path, typer.Option(help="Unix socket to serve (made with mode 0660).")],
-    site: SiteOption = Path("."),
-    allow_uid: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=0, help="Numeric id of a user that may ask, beside this one; repeat for several."
-        ),
-    ] = None,
-) -> None:
-    """Serve this site's data to its own ClientApp over a unix socket until stopped.
-
-    The worker is the only process that reads data and has no network. Give the SuperNode
-    --node-config 'worker="PATH OF THE SOCKET"'.
-    """
-    from fedmvc_client.socket_server import serve_worker
-    from fedmvc_client.worker import folder_worker
-
-    served = folder_worker(site)
-    ended = serve_worker(
-        served,
-        socket,
-        allowed_uids=allow_uid or (),
-        ready=lambda: log.info(
-            "site '%s': the worker answers at %s; Ctrl-C ends it", served.site, socket
-        ),
-    )
-    if ended:
-        log.info("site '%s': the worker has ended", served.site)
-        return
-    log.warning("site '%s': the worker has ended and broke off a request", served.site)
-    logging.shutdown()
-    os._exit(0)  # an exit that waits for the request's threads would last as long as it does
 
 
 @app.command()

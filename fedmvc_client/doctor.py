@@ -131,7 +131,7 @@ def _connection(folder: Path, config: SiteConfig) -> list[Finding]:
         return [Finding("connection", "problem", error.public_message, error.code)]
     ca, server = folder / connection.ca, connection.server
     found = [
-        examine("connection", lambda: f"server {server}"),
+        examine("connection", lambda: _server(connection, config)),
         examine("CA certificate", lambda: describe_authority(ca, _NEW_KIT)),
         examine("node key", lambda: NodeKey.load(folder / config.keys.node).fingerprint),
     ]
@@ -145,6 +145,11 @@ def _connection(folder: Path, config: SiteConfig) -> list[Finding]:
         found.append(describe_certificate(reached.certificate, "server certificate", _RENEW))
     found.append(examine("clock", lambda: describe_clock(reached, server)))
     return [*found, examine("registration", lambda: _registration(folder, config, server, ca))]
+
+
+def _server(connection: Connection, config: SiteConfig) -> str:
+    connection.check_site(config.name)
+    return f"server {connection.server}"
 
 
 def _registration(folder: Path, config: SiteConfig, server: str, ca: Path) -> str | Finding:

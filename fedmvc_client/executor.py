@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from configs.errors import ConfigError
+from configs.ports import listens
 from fedmvc_client.flower_version import require_flower
 
 if TYPE_CHECKING:
@@ -191,7 +192,14 @@ def run_executor(
     flower.get_executor = lambda *_, **__: launcher
     sys.argv = ["flower-superexec", "--insecure", "--runtime-api-address", runtime]
     logging.getLogger("flwr").propagate = False  # it has a console of its own
-    log.info("the executor asks for messages at %s", runtime)
+    if listens(host.strip("[]"), int(port)):
+        log.info("the executor asks for messages at %s", runtime)
+    else:
+        log.warning(
+            "no SuperNode answers at %s: start 'fedmvc-client join' with this --runtime; waiting "
+            "(Flower says below when it tries again)",
+            runtime,
+        )
     flower_superexec()
 
 

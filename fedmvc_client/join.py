@@ -19,9 +19,16 @@ from configs.connection import Connection, parse_address
 from configs.diagnosis import check_flower
 from configs.endpoint import Unreachable, check_clock, reach
 from configs.errors import ConfigError, FedMVCError, TransportError
+from configs.ports import refuse_taken_port
 from configs.processes import Child, StopSignals, end_all, flower_environment, go_direct, only_one
 from configs.site import SiteConfig
-from fedmvc_client.join_refusals import KeyRefused, connected_node, plain, translate
+from fedmvc_client.join_refusals import (
+    OTHER_RUNTIME,
+    KeyRefused,
+    connected_node,
+    plain,
+    translate,
+)
 from fedmvc_client.node_key import NodeKey, Standing, ask_standing
 
 __all__ = ["RUNTIME", "JoinSettings", "join", "supernode_command"]
@@ -103,10 +110,11 @@ class JoinSettings:
         Raises
         ------
         ConfigError
-            If a file or an address is unusable.
+            If a file or an address is unusable, or the kit is another site's.
         """
         folder = folder.absolute()
         config, connection = SiteConfig.load(folder), Connection.load(folder)
+        connection.check_site(config.name)
         address = server or connection.server
         parse_address(address)
         parse_address(runtime, "the runtime address")
@@ -161,7 +169,7 @@ def join(settings: JoinSettings, *, command: Sequence[str] | None = None) -> Non
     Raises
     ------
     ConfigError
-        If the key, the CA certificate or an address is unusable.
+        If the key, the CA certificate or an address is unusable, or the runtime's port is taken.
     TransportError
         If the server refuses the site (exit code 7): unknown or revoked key, another SuperNode with
         it, a certificate that is not right, a clock that is off.
@@ -200,6 +208,9 @@ class _Joining:
             self._await_admission()
             if self._stop.given:
                 return
+            host, port = parse_address(self._settings.runtime)
+            who = f"the SuperNode of site '{self._settings.site}'"
+            refuse_taken_port(host, port, who, OTHER_RUNTIME)
             status, output = self._serve()
             if self._stop.given:
                 return
@@ -260,7 +271,8 @@ class _Joining:
                     break
                 for line in map(plain, written):
                     lines.append(line)
-                    print(f"  supernode: {line}", file=sys.stderr)
+                    if self._busy_until is None:  # else the same words again, at each try
+                        _show(line)
                     node = connected_node(line)
                     if node is not None:
                         self._note_connection(node)
@@ -300,6 +312,9 @@ class _Joining:
         if isinstance(refusal, KeyRefused):
             self._wait_for_the_key(refusal)
             return
+        if self._busy_until is not None:
+            for line in output.splitlines():
+                _show(line)
         if refusal is not None:
             raise refusal
         self._turned_away = self._turned_away + 1 if status == 0 else 0
@@ -332,6 +347,10 @@ class _Joining:
                 local_detail=refusal.public_message,
             )
         self._stop.wait(KEY_RETRY_S)
+
+
+def _show(line: str) -> None:
+    print(f"  supernode: {line}", file=sys.stderr)
 
 
 def _ending(status: int) -> str:

@@ -11,12 +11,16 @@ import re
 
 from configs.errors import ConfigError, FedMVCError, InternalError, ProtocolError, TransportError
 
-__all__ = ["KeyRefused", "connected_node", "plain", "translate"]
+__all__ = ["OTHER_RUNTIME", "KeyRefused", "connected_node", "plain", "translate"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CONNECTED = re.compile(r"SuperNode ID: (\d+)")
 _PEER_VERSION = re.compile(r"received \S+ version (\S+?)\.?(\s|$)")
 _OWN_VERSION = re.compile(r"version (\S+) detected a runtime version mismatch")
+
+
+#: The way out where the runtime's port is taken.
+OTHER_RUNTIME = "give another --runtime to 'join' and to 'executor', or stop what listens there"
 
 
 class KeyRefused(TransportError):
@@ -81,8 +85,8 @@ def translate(output: str, site: str, server: str, runtime: str) -> FedMVCError 
         )
     if "address already in use" in output or "Runtime HTTP API failed to start" in output:
         return ConfigError(
-            f"the SuperNode of site '{site}' cannot listen at {runtime} for its executor (is the "
-            "port taken?): give another --runtime to 'join' and to 'executor'"
+            f"the SuperNode of site '{site}' cannot listen at {runtime} (is the port taken?): "
+            f"{OTHER_RUNTIME}"
         )
     if "Exit Code: 600" in output:
         return ConfigError(

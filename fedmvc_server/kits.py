@@ -138,7 +138,7 @@ def write_site_kit(
     _write(folder / "README.md", _filled("site_readme.md", words), "page", _OPEN)
     for name in ("site.toml", "schema.toml"):
         _write(folder / name, _filled(name, words), "template", _OPEN)
-    Connection(server=federation.server.address).dump(folder)
+    Connection(server=federation.server.address, site=site).dump(folder)
     _write(folder / "ca.crt", authority.public_bytes(Encoding.PEM), "CA certificate", _OPEN)
     _write(folder / ".env", _filled("env", words), "environment", _OPEN)
     if compose:

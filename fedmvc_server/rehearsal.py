@@ -16,10 +16,10 @@ from typing import Any
 
 from configs.errors import ConfigError
 from configs.plan import RunPlan
+from configs.ports import refuse_taken_port
 from fedmvc_server.artefacts import read_result
 from fedmvc_server.deployment import Progress, run_deployed
 from fedmvc_server.local_federation import LOOPBACK, LocalFederation
-from fedmvc_server.service import refuse_taken_port
 from fedmvc_server.site_folders import refuse_too_few, site_folders
 from fedmvc_server.synthesize import refuse_taken, synthesize_cardio
 
@@ -125,7 +125,8 @@ def rehearse(
     refuse_taken(out)
     refuse_too_few(plan, sites if data is None else len(site_folders(data)), "the federation")
     if port is not None:
-        refuse_taken_port(LOOPBACK, port)
+        way_out = "give another --port, or stop what listens there"
+        refuse_taken_port(LOOPBACK, port, "the SuperLink", way_out)
     if data is None:
         _refuse_vertical(plan)
         data = out / "sites"

@@ -7,7 +7,6 @@ back within seconds. SIGTERM or Ctrl-C ends both and all that they started.
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from configs.diagnosis import check_flower
 from configs.errors import ConfigError, TransportError
+from configs.ports import listens, refuse_taken_port
 from configs.processes import Child, StopSignals, end_all, only_one
 from fedmvc_server.kit import ServerKit
 from fedmvc_server.superlink import Listening, environment, superexec_command, superlink_command
 
-__all__ = ["Service", "listens", "refuse_taken_port", "start", "supervise"]
+__all__ = ["Service", "start", "supervise"]
 
 log = logging.getLogger("fedmvc")
 
@@ -88,7 +88,8 @@ def start(kit: ServerKit, host: str, port: int | None, *, behind_proxy: bool = F
         "another kit"
     )
     with only_one(kit.state / "start.lock", taken):
-        refuse_taken_port(listening.host, listening.port)
+        way_out = "give another --host or --port, or stop what listens there"
+        refuse_taken_port(listening.host, listening.port, "the SuperLink", way_out)
         surroundings = environment(kit, listening)
         supervise(
             [
@@ -181,34 +182,6 @@ class _Kept:
         )
         self._not_before = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LAST_PAUSE_S)
-
-
-def listens(host: str, port: int) -> bool:
-    """Say whether somebody accepts connections there."""
-    try:
-        with socket.create_connection((host, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def refuse_taken_port(host: str, port: int) -> None:
-    """Refuse an address of this machine that something else listens at.
-
-    Raises
-    ------
-    ConfigError
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"the SuperLink cannot listen at {host}:{port} ({error.strerror}): give another "
-                "--host or --port, or stop what listens there"
-            ) from None
 
 
 def _ending(status: int) -> str:

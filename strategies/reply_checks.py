@@ -44,7 +44,9 @@ def check_hello(run_id: str, name: str, reply: Message, admitted: Collection[str
         raise ProtocolError("the reply to hello is of another kind or run")
     if name and reply.site != name:
         raise ProtocolError(
-            f"the node is registered as '{name}' but its site calls itself '{reply.site}'"
+            f"the node is registered as '{name}' but its site calls itself '{reply.site}': write "
+            f'name = "{name}" into its site.toml and start its worker and join again, or let the '
+            "operator register its key under the other name"
         )
     if reply.site in admitted:
         raise ProtocolError(f"two nodes call themselves '{reply.site}'")

@@ -90,7 +90,9 @@ def test_what_the_kits_hold(made, federation):
         federation
     )
     for site in SITES:
-        assert Connection.load(made / site) == Connection(server="fl.example.org:8443", ca="ca.crt")
+        assert Connection.load(made / site) == Connection(
+            server="fl.example.org:8443", ca="ca.crt", site=site
+        )
         assert (made / site / ".env").read_text() == f"SITE={site}\nSERVER=fl.example.org:8443\n"
         for name, other in (("ca.crt", "ca.crt"), ("state/node.pub", f"nodes/{site}.pub")):
             assert (made / site / name).read_bytes() == (made / "server" / other).read_bytes()

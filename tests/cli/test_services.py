@@ -1,6 +1,8 @@
 """The service commands from outside: what is refused, what is printed, how they end."""
 
 import json
+import shutil
+import socket
 
 import pytest
 
@@ -144,3 +146,38 @@ def test_join_refuses_an_address_that_is_none(kits):
 
     assert ended.code == 2
     assert "'https://x' is not HOST:PORT" in ended.sentence
+
+
+@pytest.mark.parametrize("command", ["join", "doctor"])
+def test_a_site_with_another_name_than_its_kit_is_told_both(kits, tmp_path, command):
+    site = shutil.copytree(kits / "st-anna", tmp_path / "st-anna")
+    (site / "site.toml").write_text('name = "anna"\n[data]\necg = "ecg.csv"\n')
+
+    ended = call(client, command, "--site", site)
+
+    said = ended.sentence if command == "join" else ended.out
+    assert ended.code == (2 if command == "join" else 7)  # nobody answers the doctor either
+    assert "site.toml calls this site 'anna', but the operator made this kit for site 'st-a" in said
+
+
+def test_join_names_a_taken_port_before_flower_stumbles_over_it(kits):
+    """Flower's SuperNode ended with a traceback there, printed above the sentence."""
+
+    def activation(path):
+        return 200, b""
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        answering(kits / "server", handler=activation) as address,
+    ):
+        runtime = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run_script(
+            *("fedmvc-client", "join", "--site", fill(kits / "st-anna")),
+            *("--server", address, "--runtime", runtime),
+        )
+
+    assert ended.code == 2
+    assert ended.err == (
+        f"error: the SuperNode of site 'st-anna' cannot listen at {runtime} (Address already in "
+        "use): give another --runtime to 'join' and to 'executor', or stop what listens there\n"
+    )

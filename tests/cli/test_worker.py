@@ -63,14 +63,15 @@ def ask(socket, message):
 def test_worker_serves_refuses_and_ends(start, sites, tmp_path):
     plan = RunPlan.load(write_plan(tmp_path, PLAN))
     site = sites / "st-anna"
-    (site / "ecg.csv").write_text("")  # only a run opens the files
     process, socket = start(site)
+    (site / "ecg.csv").write_text("")  # a run opens the files again
 
     hello = ask(socket, HelloRequest(RUN_ID, plan.plan_id, plan.canonical()))
     refused = ask(
         socket, PrepareRequest(RUN_ID, plan.plan_id, ("ecg", "imaging"), np.array([2, 2]))
     )
-    second = call(client, "worker", "--socket", socket, "--site", site)
+    elsewhere = tmp_path / "run" / "other.sock"
+    second = call(client, "worker", "--socket", elsewhere, "--site", site)
     still = ask(socket, HelloRequest(RUN_ID, plan.plan_id, plan.canonical()))
     mode, folder = socket.stat().st_mode, socket.parent.stat().st_mode
     process.send_signal(signal.SIGTERM)
@@ -82,8 +83,11 @@ def test_worker_serves_refuses_and_ends(start, sites, tmp_path):
     assert isinstance(still, HelloReply)
     assert (stat.S_IMODE(mode), stat.S_IMODE(folder)) == (0o660, 0o750)
     assert second.code == 7
-    assert second.sentence == "another worker already serves this site's socket: stop it first"
-    assert str(socket) in second.err
+    assert second.sentence == (
+        f"another 'fedmvc-client worker' of site 'st-anna' runs in this folder (process "
+        f"{process.pid}): one worker a site, so stop that one first"
+    )
+    assert not elsewhere.exists()
     # a refusal's sentence leaves the site, its path stays on the site's own console
     assert isinstance(refused, Refusal)
     assert refused.code == 3
@@ -100,7 +104,56 @@ def test_worker_serves_refuses_and_ends(start, sites, tmp_path):
     assert all(LOG_LINE.match(line) or line.startswith("  ") for line in lines)
 
 
-def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(tmp_path):
+def _no_file(site):
+    (site / "ecg.csv").unlink()
+    return "site 'st-anna', view 'ecg': its file does not exist: check [data] in site.toml."
+
+
+def _wrong_column(site):
+    text = (site / "ecg.csv").read_text()
+    (site / "ecg.csv").write_text("x" + text)  # the id column comes first
+    return "site 'st-anna', view 'ecg': id column 'patient_id' is missing"
+
+
+def _few_rows(site):
+    for path in site.glob("*.csv"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    return "rows; policy.min_cohort is 50"
+
+
+@pytest.mark.parametrize("spoil", [_no_file, _wrong_column, _few_rows])
+def test_worker_warns_of_data_that_no_run_could_start_on(sites, tmp_path, monkeypatch, spoil):
+    served = []
+
+    def serve(worker, path, **keywords):
+        served.append(worker.site)
+        return True
+
+    monkeypatch.setattr("fedmvc_client.socket_server.serve_worker", serve)
+    site = sites / "st-anna"
+    sentence = spoil(site)
+
+    ended = call(client, "worker", "--socket", tmp_path / "w", "--site", site)
+
+    assert (ended.code, served) == (0, ["st-anna"])  # they may be put right while it serves
+    warning, *others = ended.err.splitlines()
+    assert "no run can start on these data yet: " in warning
+    assert sentence in warning
+    assert "'fedmvc-client check'" in warning
+    assert "Traceback" not in ended.err
+    assert spoil is _few_rows or f"  {site / 'ecg.csv'}" in others[0]
+
+
+def test_worker_is_silent_on_data_that_are_right(sites, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedmvc_client.socket_server.serve_worker", lambda *_, **__: True)
+
+    ended = call(client, "worker", "--socket", tmp_path / "w", "--site", sites / "st-anna")
+
+    assert len(ended.err.splitlines()) == 1
+    assert ended.err.endswith("site 'st-anna': the worker has ended\n")
+
+
+def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(sites, tmp_path):
     """The command itself, its site one that computes without end, on a pool's threads."""
     socket = tmp_path / "run" / "w.sock"
     code = (
@@ -118,11 +171,11 @@ def test_a_signal_ends_the_command_in_the_middle_of_a_long_request(tmp_path):
         "stub = types.ModuleType('fedmvc_client.worker')\n"
         "stub.folder_worker = lambda site: Endless()\n"
         "sys.modules['fedmvc_client.worker'] = stub\n"
-        "sys.argv = ['fedmvc-client', 'worker', '--socket', sys.argv[1]]\n"
+        "sys.argv = ['fedmvc-client', 'worker', '--socket', *sys.argv[1:]]\n"
         "sys.exit(cli.main())\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(socket)],
+        [sys.executable, "-c", code, str(socket), "--site", str(sites / "st-anna")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,6 +15,19 @@ def test_file_round_trip(tmp_path):
     assert Connection.load(tmp_path) == connection
 
 
+def test_a_kit_names_its_site_and_an_older_one_does_not(tmp_path):
+    Connection(server="fl.example.org:8443", site="st-anna").dump(tmp_path)
+    connection = Connection.load(tmp_path)
+
+    connection.check_site("st-anna")
+    with pytest.raises(ConfigError) as caught:
+        connection.check_site("anna")
+
+    assert "site.toml calls this site 'anna'" in str(caught.value)
+    assert 'write name = "st-anna" into site.toml' in str(caught.value)
+    Connection(server="fl.example.org:8443").check_site("anna")  # who knows
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -25,6 +38,10 @@ def test_file_round_trip(tmp_path):
         ),
         ("server = 8443", "connection.toml: server is 8443; allowed: the server's HOST:PORT"),
         ('server = "x:1"\nca = ""', "connection.toml: ca is ''; allowed: a file name"),
+        (
+            'server = "x:1"\nsite = "a/b"',
+            "connection.toml: site is 'a/b'; allowed: the site's",
+        ),
         ('server = "x:1"\ncertificate = ""', "connection.toml: unknown key 'certificate'"),
         ("server", "connection file 'connection.toml' is not valid TOML"),
     ],

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.ports import listens
 from fedmvc_server.local_federation import free_port
-from fedmvc_server.service import listens
 from tests.docker.compose_files import DOCKER
 
 TEXT = (DOCKER / "nginx.conf").read_text(encoding="utf-8")

@@ -235,6 +235,7 @@ def test_a_node_registered_under_another_name_is_refused():
     assert result.exit_code == 8
     assert "registered as 'site-01'" in result.stop_reason
     assert "calls itself 'site-00'" in result.stop_reason
+    assert "into its site.toml" in result.stop_reason
 
 
 # -- data that say little --------------------------------------------------------------------

@@ -4,6 +4,8 @@ import ast
 import importlib
 import inspect
 import logging
+import os
+import socket
 import sys
 
 import pytest
@@ -158,6 +160,29 @@ def test_an_address_that_is_none_is_refused(address):
     ended = call(client, "executor", "--runtime", address, "--socket", "/x.sock")
     assert ended.code == 2
     assert f"'{address}' is not HOST:PORT" in ended.sentence
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_supernode_that_is_not_there_is_said_once(monkeypatch, tmp_path, there):
+    """Flower's own words were a failed attempt and when it tries again, and not at what."""
+    from flwr.supercore import cli as flower
+
+    monkeypatch.setattr(flower, "flower_superexec", lambda: None)
+    monkeypatch.setattr(importlib.import_module(SUPEREXEC), "get_executor", None)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        runtime = f"127.0.0.1:{listening.getsockname()[1]}"
+        if not there:
+            listening.close()
+        ended = call(client, "executor", "--runtime", runtime, "--socket", tmp_path / "w.sock")
+
+    (line,) = ended.err.splitlines()
+    said = f"no SuperNode answers at {runtime}: start 'fedmvc-client join'"
+    assert ended.code == 0
+    assert (said in line) is not there
+    assert (f"asks for messages at {runtime}" in line) is there
 
 
 def test_another_flower_is_refused_with_both_versions(monkeypatch):

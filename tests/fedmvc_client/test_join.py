@@ -54,6 +54,8 @@ def server(monkeypatch):
     playing = Server()
     monkeypatch.setattr(joining, "reach", playing.reach)
     monkeypatch.setattr(joining, "ask_standing", lambda *ignored: playing.standing)
+    # no fake listens; another test of this machine may have the default port
+    monkeypatch.setattr(joining, "refuse_taken_port", lambda *ignored: None)
     for name, seconds in (("FIRST_PAUSE_S", 0.01), ("KEY_RETRY_S", 0.05)):
         monkeypatch.setattr(joining, name, seconds)
     return playing
@@ -180,6 +182,19 @@ def test_a_key_still_counted_as_online_is_waited_for(site, server, tmp_path, cap
         join(JoinSettings.load(site), command=fake(folder, says(BUSY), says(BUSY), STAYS))
 
     assert caplog.text.count("counts so for 60 s") == 1  # said once
+
+
+def test_flowers_words_on_a_busy_key_are_passed_on_once(site, server, tmp_path, capfd):
+    """They were sixteen lines at each of the tries of 75 s."""
+    folder = tmp_path / "fake"
+    stop_soon(lambda: lives(folder) == 4)
+    gone = says("odd", 4)
+
+    join(JoinSettings.load(site), command=fake(folder, says(BUSY), says(BUSY), gone, STAYS))
+
+    lines = capfd.readouterr().err.splitlines()
+    assert lines.count("  supernode: [code: 2004] Failed to activate SuperNode.") == 1
+    assert lines.count("  supernode: odd") == 1  # another fault is not kept back
 
 
 def test_a_key_in_use_is_refused_in_the_end(site, server, tmp_path, monkeypatch):

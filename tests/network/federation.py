@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from configs.ports import listens
 from fedmvc_server.flower_cli import FlowerCli, write_app_folder
 from fedmvc_server.local_federation import free_port
-from fedmvc_server.service import listens
 from tests.network.credentials import write_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
