@@ -21,10 +21,8 @@ from configs.flower_waits import ask_again_soon
 from fedmvc_client import supernode
 from fedmvc_client.flower_version import require_flower
 
-__all__ = ["IDLE_S", "LOOP", "ShortWaits", "main"]
+__all__ = ["IDLE_S", "SLOWEST", "ShortWaits", "main"]
 
-LOOP = "flwr.supernode.start_client_internal"
-"""The module of Flower whose ``time`` is replaced."""
 IDLE_S = 0.05
 """Seconds between two looks, at first; the environment's ``FEDMVC_FAST_POLL`` gives another number.
 
@@ -83,7 +81,7 @@ def main() -> None:
     except ConfigError as error:
         print(f"error: {error.public_message}", file=sys.stderr)
         sys.exit(error.code)
-    loop: Any = import_module(LOOP)
+    loop: Any = import_module(supernode.LOOP)
     loop.time = SimpleNamespace(sleep=waits)
     ask_again_soon()
     supernode.main()

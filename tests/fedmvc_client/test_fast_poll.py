@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from fedmvc_client import fast_poll
-from fedmvc_client.fast_poll import LOOP, ShortWaits
-from fedmvc_client.supernode import LOST
+from fedmvc_client.fast_poll import ShortWaits
+from fedmvc_client.supernode import LOOP, LOST
 
 
 def uses_of_time():
