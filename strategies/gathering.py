@@ -11,7 +11,7 @@ from strategies.base import FederatedStrategy
 from strategies.messages import Message
 from strategies.run_state import Exchange
 
-__all__ = ["gather", "gather_all"]
+__all__ = ["ask_s", "gather", "gather_all"]
 
 log = logging.getLogger("fedmvc")
 
@@ -20,6 +20,17 @@ Take = Callable[[str, Any], None]
 
 #: Pause before sites that did not answer are asked again.
 _PAUSE_S = 2.0
+#: Seconds that a site is given for an answer at least, where there are as many.
+_LEAST_S = 30.0
+
+
+def ask_s(left_s: float) -> float:
+    """Return for how long to wait for one answer, of what is left: half of it, where it is long.
+
+    A request that was lost with a SuperNode that is back by now is known to nobody: only asking
+    again brings an answer. A site that is merely slow gives the answer that it kept.
+    """
+    return round(max(left_s / 2 if left_s > 2 * _LEAST_S else left_s, 1.0), 1)
 
 
 def gather(
@@ -65,9 +76,9 @@ def gather(
     lost: dict[str, str] = {}
     refusals: dict[str, FedMVCError] = {}
     while True:
-        left = max(deadline - strategy.clock(), 1.0)
+        asking = ask_s(deadline - strategy.clock())
         replies = yield Exchange(
-            action, requests(waiting), (kind,), round_, lenient=True, timeout_s=left
+            action, requests(waiting), (kind,), round_, lenient=True, timeout_s=asking
         )
         absences = dict(strategy.absences)
         for site, reply in replies.items():
