@@ -26,6 +26,6 @@ def ask_again_soon() -> None:
     """Let this process ask again soon for parts of messages; where Flower has no such waits, no."""
     for module, names in WAITING.items():
         for name in names:
-            defaults = getattr(import_module(module), name).__kwdefaults__
+            defaults = getattr(import_module(module), name).__kwdefaults__ or {}
             if {"initial_backoff", "backoff_cap"} <= defaults.keys():
                 defaults.update(initial_backoff=FIRST_S, backoff_cap=LONGEST_S)
