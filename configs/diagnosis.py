@@ -5,30 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from configs.endpoint import CertificateFacts, Reached, check_clock, read_certificate
-from configs.errors import ConfigError, FedMVCError, ProtocolError
+from configs.errors import ConfigError, FedMVCError
 
 __all__ = [
-    "FLWR",
     "Finding",
     "as_dict",
     "as_lines",
-    "check_flower",
     "describe_authority",
     "describe_certificate",
     "describe_clock",
     "disk",
     "examine",
-    "installed",
     "worst",
 ]
 
-#: The release of flwr that fedmvc is written for.
-FLWR = "1.42"
 _EXPIRES_SOON_DAYS = 30
 _LEAST_FREE = 2**30
 
@@ -81,31 +75,6 @@ def as_dict(findings: Sequence[Finding]) -> dict[str, Any]:
     """Return findings for ``--json``."""
     code = worst(findings)
     return {"ok": code == 0, "exit_code": code, "checks": [asdict(each) for each in findings]}
-
-
-def installed(distribution: str) -> str:
-    """Return the version of an installed distribution; "not installed" where it is none."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def check_flower() -> str:
-    """Return the installed versions.
-
-    Raises
-    ------
-    ProtocolError
-        If flwr is of another release than both sides of a federation must have.
-    """
-    flower = installed("flwr")
-    if not flower.startswith(f"{FLWR}."):
-        raise ProtocolError(
-            f"flwr {flower} is installed and fedmvc needs {FLWR}: install 'flwr=={FLWR}.*', the "
-            "same at the server and at every site"
-        )
-    return f"fedmvc {installed('fedmvc')}, flwr {flower}"
 
 
 def describe_certificate(facts: CertificateFacts, what: str, renew: str) -> Finding:

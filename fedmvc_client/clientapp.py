@@ -24,10 +24,10 @@ from flwr.supernode.runtime import run_clientapp
 
 from configs.console import set_up_logging
 from configs.errors import FedMVCError
+from configs.flower_version import check_flower
 from configs.flower_waits import ask_again_soon
 from fedmvc_client.app import app
 from fedmvc_client.bundle import check_bundle
-from fedmvc_client.flower_version import require_flower
 from fedmvc_client.relay import SocketRelay
 from strategies.messages import BundleRefused, to_bytes
 
@@ -59,10 +59,10 @@ def run(socket: str, arguments: Sequence[str]) -> None:
     ------
     SystemExit
         At the end.
-    ConfigError
+    ProtocolError
         Where Flower is another version.
     """
-    require_flower("the executor")
+    check_flower()
     set_up_logging()
     logging.getLogger("flwr").propagate = False  # it has a console of its own
     ask_again_soon()

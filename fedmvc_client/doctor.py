@@ -8,7 +8,6 @@ from pathlib import Path
 from configs.connection import Connection
 from configs.diagnosis import (
     Finding,
-    check_flower,
     describe_authority,
     describe_certificate,
     describe_clock,
@@ -17,6 +16,7 @@ from configs.diagnosis import (
 )
 from configs.endpoint import reach
 from configs.errors import ConfigError, FedMVCError, TransportError
+from configs.flower_version import check_flower
 from configs.processes import go_direct
 from configs.schema import DataSchema
 from configs.site import SiteConfig

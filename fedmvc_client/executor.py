@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from configs.errors import ConfigError
+from configs.flower_version import check_flower
 from configs.ports import listens
-from fedmvc_client.flower_version import require_flower
 
 if TYPE_CHECKING:
     from flwr.supercore.constant import TaskType
@@ -172,7 +172,9 @@ def run_executor(
     Raises
     ------
     ConfigError
-        If the address is none, or Flower is another version.
+        If the address is none.
+    ProtocolError
+        If Flower is another version.
     SystemExit
         At the end, with 0 after a signal.
     """
@@ -182,7 +184,7 @@ def run_executor(
             f"the Runtime API's address '{runtime}' is not HOST:PORT with a port from 1 to 65535: "
             "write for instance 127.0.0.1:9094, where the SuperNode listens"
         )
-    require_flower("'fedmvc-client executor'")
+    check_flower()
     set_up_environment(os.environ, host.strip("[]"), fast_poll=fast_poll)
     launcher = (Warm if warm else Cold)(str(socket.absolute()))
     # After the environment: Flower reads some of it when it is imported.

@@ -16,10 +16,10 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, FedMVCError
+from configs.flower_version import check_flower
 from configs.flower_waits import ask_again_soon
 from fedmvc_client import supernode
-from fedmvc_client.flower_version import require_flower
 
 __all__ = ["IDLE_S", "SLOWEST", "ShortWaits", "main"]
 
@@ -72,13 +72,13 @@ def main() -> None:
     Raises
     ------
     SystemExit
-        With 2 and one sentence where Flower is another version or the setting is none; else as
+        With one sentence: 8 where Flower is another version, 2 where the setting is none; else as
         `fedmvc_client.supernode` ends, also where the SuperNode lost its work.
     """
     try:
-        require_flower("--fast-poll", ", or leave --fast-poll out")
+        check_flower()
         waits = ShortWaits(_idle_s())
-    except ConfigError as error:
+    except FedMVCError as error:
         print(f"error: {error.public_message}", file=sys.stderr)
         sys.exit(error.code)
     loop: Any = import_module(supernode.LOOP)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.connection import Connection, parse_address
-from configs.diagnosis import check_flower
 from configs.endpoint import Unreachable, check_clock, reach
 from configs.errors import ConfigError, FedMVCError, TransportError
+from configs.flower_version import check_flower
 from configs.ports import refuse_taken_port
 from configs.processes import Child, StopSignals, end_all, flower_environment, go_direct, only_one
 from configs.site import SiteConfig

@@ -95,7 +95,7 @@ def translate(output: str, site: str, server: str, runtime: str) -> FedMVCError 
         )
     if "error: unrecognized arguments" in output or "error: argument" in output:
         return InternalError(
-            "flower-supernode does not know an argument that fedmvc gives it: install flwr 1.42"
+            "flower-supernode does not know an argument that fedmvc gives it: install flwr 1.42.0"
         )
     return None  # a handshake that was cut off too: join asks for the certificate each time
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from configs.diagnosis import (
     Finding,
-    check_flower,
     describe_authority,
     describe_certificate,
     describe_clock,
@@ -15,6 +14,7 @@ from configs.diagnosis import (
 )
 from configs.endpoint import Reached, reach
 from configs.errors import ConfigError, FedMVCError
+from configs.flower_version import check_flower
 from fedmvc_server.kit import ServerKit
 from fedmvc_server.server_kit import read_nodes
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.diagnosis import check_flower
 from configs.errors import ConfigError, TransportError
+from configs.flower_version import check_flower
 from configs.ports import listens, refuse_taken_port
 from configs.processes import Child, StopSignals, end_all, only_one
 from fedmvc_server.kit import ServerKit

@@ -102,7 +102,8 @@ class Admission:
         Raises
         ------
         FedMVCError
-            The first refusal, where the plan stops without a site or too few are left.
+            The first refusal, where the plan stops without a site or too few are left; it also
+            names the other sites that are not in the run.
         QuorumLost
             Where too few are left and none refused.
         """
@@ -113,6 +114,7 @@ class Admission:
         admitted: dict[str, HelloReply] = {}
         for reply in replies:
             self._admit_one(registered[reply.metadata.src_node_id], reply, decode, admitted)
+        self._require_all()
         self.require_quorum()
         self._state.sites = sorted(admitted)
         return {site: admitted[site] for site in self._state.sites}
@@ -336,12 +338,24 @@ class Admission:
             self.nodes[message.site] = node
 
     def _turn_away(self, site: str, error: FedMVCError, reason: str) -> None:
-        """Name the site; end the run unless the plan goes on without it."""
+        """Name a site that does not take part."""
         self._state.dropped[site] = reason
         self._first_refusal = self._first_refusal or error
-        if self._quorum.on_missing == "stop":
-            raise error
         log.warning("site '%s' is not in the run: it %s", site, reason)
+
+    def _require_all(self) -> None:
+        """End the run for sites that were turned away, unless the plan goes on without them.
+
+        Raises
+        ------
+        FedMVCError
+        """
+        error = self._first_refusal
+        if error is None or self._quorum.on_missing != "stop":
+            return
+        others = [f"'{site}'" for site in self._state.dropped][1:]
+        more = f"; nor in the run: {', '.join(others)} (the log says why)" if others else ""
+        raise type(error)(f"{error.public_message}{more}", local_detail=error.local_detail)
 
 
 def absence_of(site: str, refusal: Refusal) -> Absence:

@@ -71,7 +71,8 @@ def gather(
     FedMVCError
         Before round 1, where a site's refusal is why: that refusal.
     """
-    deadline = strategy.clock() + patience_s
+    began = strategy.clock()
+    deadline = began + patience_s
     waiting, answered = list(sites), 0
     lost: dict[str, str] = {}
     refusals: dict[str, FedMVCError] = {}
@@ -102,9 +103,11 @@ def gather(
             raise refusals[min(refusals)]
         if hopeless or strategy.clock() + _PAUSE_S >= deadline:
             why = "; ".join(f"'{site}' {reason}" for site, reason in sorted(lost.items()))
+            asked_s = strategy.clock() - began
             raise QuorumLost(
                 f"{answered} of {len(sites)} sites answered {action} of round {round_} and "
-                f"{enough} are needed (privacy.tolerated_dropouts): {why}"
+                f"{enough} are needed (privacy.tolerated_dropouts; asked for {asked_s:.0f} s): "
+                f"{why}"
             )
         strategy.sleep(_PAUSE_S)
 

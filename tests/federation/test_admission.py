@@ -107,7 +107,9 @@ def test_data_that_do_not_fit_leave_the_others_where_the_plan_says_continue():
 def test_the_first_refusal_in_name_order_is_the_one_reported():
     workers = with_policy("site-02", approval="required")
     workers["site-01"].source.policy = Policy(approval="auto", require=["dp"])
-    assert "'site-01'" in federate(quick(), workers).stop_reason
+    reason = federate(quick(), workers).stop_reason
+    assert reason.startswith("site 'site-01' ")
+    assert reason.endswith("; nor in the run: 'site-02' (the log says why)")
 
 
 def test_more_clusters_than_rows_is_3():

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from configs import diagnosis
+from configs import diagnosis, flower_version
 from configs.connection import Connection
 from configs.schema import DataSchema
 from fedmvc_client import doctor
@@ -134,7 +134,7 @@ def test_a_state_folder_that_cannot_be_written(kits, monkeypatch):
 
 def test_a_full_disk_and_another_release(kits, monkeypatch):
     monkeypatch.setattr(diagnosis, "_LEAST_FREE", 2**62)
-    monkeypatch.setattr(diagnosis, "installed", lambda name: "1.41.2")
+    monkeypatch.setattr(flower_version, "installed", lambda name: "1.41.2")
 
     assert finding(kits / "st-anna", "disk").status == "problem"
     assert finding(kits / "st-anna", "versions").code == 8

@@ -12,7 +12,7 @@ import pytest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor.types import ExecutionSpec, Executor
 
-from configs.errors import ConfigError
+from configs.errors import ProtocolError
 from fedmvc_client import clientapp
 from fedmvc_client.cli import app as client
 from fedmvc_client.executor import Cold, Launcher, set_up_environment
@@ -186,9 +186,9 @@ def test_a_supernode_that_is_not_there_is_said_once(monkeypatch, tmp_path, there
 
 
 def test_another_flower_is_refused_with_both_versions(monkeypatch):
-    monkeypatch.setattr("fedmvc_client.flower_version.version", lambda name: "1.42.1")
+    monkeypatch.setattr("configs.flower_version.installed", lambda name: "1.42.1")
     ended = call(client, "executor", "--socket", "/x.sock")
-    assert ended.code == 2
-    assert "Flower 1.42.0, and Flower 1.42.1 is installed" in ended.sentence
-    with pytest.raises(ConfigError, match="the executor replaces"):
+    assert ended.code == 8
+    assert "flwr 1.42.1 is installed and fedmvc needs 1.42.0" in ended.sentence
+    with pytest.raises(ProtocolError, match=r"flwr 1\.42\.1"):
         clientapp.run("/x.sock", [])

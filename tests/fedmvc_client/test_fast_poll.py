@@ -69,17 +69,17 @@ def test_waits_grow_while_nothing_comes_up_to_five_times():
     assert slept[10:] == [0.04, 0.04]
 
 
-def test_another_flower_ends_with_2_and_one_sentence(monkeypatch, capsys):
-    monkeypatch.setattr("fedmvc_client.flower_version.version", lambda name: "1.43.0")
+def test_another_flower_ends_with_8_and_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("configs.flower_version.installed", lambda name: "1.43.0")
 
     with pytest.raises(SystemExit) as ended:
         fast_poll.main()
 
-    assert ended.value.code == 2
+    assert ended.value.code == 8
     sentence = capsys.readouterr().err.strip()
     assert sentence == (
-        "error: --fast-poll replaces inner parts of Flower 1.42.0, and Flower 1.43.0 is installed: "
-        "install flwr==1.42.0, or leave --fast-poll out"
+        "error: flwr 1.43.0 is installed and fedmvc needs 1.42.0: install 'flwr==1.42.0', the same "
+        "at the server and at every site"
     )
 
 

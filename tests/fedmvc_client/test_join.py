@@ -323,9 +323,9 @@ def test_a_key_that_others_may_read_or_that_is_none_is_refused(site, tmp_path):
 
 
 def test_another_release_of_flower_ends_with_8(site, monkeypatch):
-    from configs import diagnosis
+    from configs import flower_version
 
-    monkeypatch.setattr(diagnosis, "installed", lambda name: "1.43.0")
+    monkeypatch.setattr(flower_version, "installed", lambda name: "1.43.0")
 
     with pytest.raises(ProtocolError, match=r"flwr 1\.43\.0 is installed"):
         join(JoinSettings.load(site))

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from configs import diagnosis
+from configs import diagnosis, flower_version
 from fedmvc_server.doctor import diagnose
 from fedmvc_server.kit import ServerKit
 from tests.transport.kits import answering, days_ago, make_kits
@@ -113,7 +113,7 @@ def test_a_full_disk(kit, monkeypatch):
 
 
 def test_another_release_of_flower(kit, monkeypatch):
-    monkeypatch.setattr(diagnosis, "installed", lambda name: "1.41.2")
+    monkeypatch.setattr(flower_version, "installed", lambda name: "1.41.2")
 
     found = finding(kit, "versions")
 
