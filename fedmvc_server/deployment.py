@@ -18,6 +18,7 @@ from configs.connection import parse_address
 from configs.endpoint import load_trust, untrusted
 from configs.errors import ConfigError, InternalError, TransportError
 from configs.plan import RunPlan
+from fedmvc_server.artefacts import FOLDER as CHECKPOINT
 from fedmvc_server.artefacts import replace_file, unwritable
 from fedmvc_server.checkpoint import RUN_FILE, RunFile
 from fedmvc_server.flower_cli import (
@@ -48,6 +49,7 @@ _RESULT_GRACE = 5.0
 _PROBE, _ROOM = ".room", 16_384  # a file as large as a result
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 _PROBE_S = 0.5
+_RESUME = "'fedmvc-server resume' goes on after its last exchange"
 _WORD_EVERY = 20.0  # seconds between two words on a run that waits
 
 
@@ -283,10 +285,11 @@ def _await_result(results: RunResults, poll_s: float) -> None:
 
 
 def _explain(status: RunStatus, folder: Path, server: str) -> int:
+    begun = (folder / CHECKPOINT).is_dir()
     if status.outcome == "stopped":
         raise TransportError(
             "the run was stopped from outside before it left a result: "
-            "start it again with 'fedmvc-server run'",
+            + (_RESUME if begun else "start it again with 'fedmvc-server run'"),
             local_detail=status.details,
         )
     if status.outcome == "completed":
@@ -298,7 +301,8 @@ def _explain(status: RunStatus, folder: Path, server: str) -> int:
     if (folder / RUN_FILE).is_file() or parse_address(server)[0] in _THIS_MACHINE:
         _check_room(folder)
     raise InternalError(
-        "the run failed before it left a result: look at the SuperLink's log",
+        "the run failed before it left a result: look at the SuperLink's log"
+        + (f"; {_RESUME}" if begun else ""),
         local_detail=status.details,
     )
 

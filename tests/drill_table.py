@@ -54,6 +54,11 @@ ROWS = (
         "run continues or resumes; same model hash as an undisturbed run",
     ),
     Row(
+        "server-executor",
+        "the server's executor killed, and the ServerApp with it",
+        "`run` ends with a sentence that names `resume`; same model hash",
+    ),
+    Row(
         "server-120s",
         "SuperLink and ServerApp killed, back after 120 s",
         "`resume` continues from the last full round; same model hash",

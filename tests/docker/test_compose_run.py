@@ -7,6 +7,7 @@ import pytest
 from tests.docker.federation_from_compose import ComposeFederation
 from tests.docker.namespaces import unavailable
 from tests.docker.proxies import needs_nginx
+from tests.network.runs import fedhk_plan
 
 pytestmark = [
     pytest.mark.drill("proxy"),
@@ -16,18 +17,7 @@ pytestmark = [
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "namespaces work here"),
 ]
 
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 3
-tol = 1e-12
-[fedhk]
-n_init = 1
-[quorum]
-min_sites = 3
-timeout_s = 300
-"""
+PLAN = fedhk_plan(max_rounds=3, min_sites=3, timeout_s=300, n_init=1)
 SUPERNODE = "st-anna-supernode"
 #: As a site would ask: over TLS, by the name that its kit has.
 ASK = """

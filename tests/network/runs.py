@@ -21,6 +21,23 @@ SERVER = "import sys; from fedmvc_server.cli import main; sys.exit(main())"
 END_S = 600.0
 
 
+def fedhk_plan(*, max_rounds, min_sites, timeout_s, n_init=2, tol=1e-12, on_missing="stop"):
+    """Return a plan file's text: FedHK-MVFC, four clusters, for as many rounds as it may take."""
+    return f"""
+method = "fedhk-mvfc"
+profile = "paper"
+n_clusters = 4
+max_rounds = {max_rounds}
+tol = {tol}
+[fedhk]
+n_init = {n_init}
+[quorum]
+min_sites = {min_sites}
+timeout_s = {timeout_s}
+on_missing = "{on_missing}"
+"""
+
+
 def wait_for(condition, what, timeout=90.0):
     """Wait until a condition holds; return the seconds that it took."""
     began = time.monotonic()

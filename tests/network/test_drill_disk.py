@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmvc_server.checkpoint import unfinished
-from tests.network.runs import Run, make_sites, short
+from tests.network.runs import Run, fedhk_plan, make_sites, short
 
 pytestmark = [
     pytest.mark.drill("disk-full"),
@@ -15,18 +15,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 5
-tol = 1e-12
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = 3
-timeout_s = 90
-"""
+PLAN = fedhk_plan(max_rounds=5, min_sites=3, timeout_s=90)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from fedmvc_server.local_federation import LocalFederation, free_port
 from tests.network.forwarder import Forwarder
-from tests.network.runs import Run, make_sites, wait_for
+from tests.network.runs import Run, fedhk_plan, make_sites, wait_for
 
 pytestmark = [
     pytest.mark.drill("partition"),
@@ -13,19 +13,7 @@ pytestmark = [
 ]
 
 CUT_OFF = "riverside"
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 12
-tol = 0.0
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = 2
-timeout_s = 40
-on_missing = "continue"
-"""
+PLAN = fedhk_plan(max_rounds=12, min_sites=2, timeout_s=40, tol=0.0, on_missing="continue")
 
 
 @pytest.fixture
@@ -70,4 +58,5 @@ def test_a_site_that_is_cut_off_for_a_round_is_in_the_run_again(parted, tmp_path
     again = there.index(True, first)
     assert CUT_OFF in result["sites"]
     assert any(CUT_OFF in warning for warning in result["warnings"])
-    seen(f"in rounds 1 to {first}, missing from {again - first}, in again from round {again + 1}")
+    missed, back = again - first, again + 1
+    seen(f"in rounds 1 to {first}, missing from {missed} rounds, in again from round {back}")

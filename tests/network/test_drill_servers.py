@@ -14,28 +14,16 @@ from pathlib import Path
 import pytest
 
 from configs.errors import TransportError
+from configs.process_tree import tree
 from fedmvc_server.local_federation import LocalFederation
 from tests.configs.test_processes import alive
-from tests.network.runs import Run, children, make_sites, short, wait_for
+from tests.network.runs import Run, children, fedhk_plan, make_sites, short, wait_for
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 VICTIM = "riverside"
 BACK_S = 90
 OUTAGE_S = 120
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 6
-tol = 1e-12
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = {min_sites}
-timeout_s = 240
-on_missing = "{on_missing}"
-"""
 NOISE = """
 method = "fedhk-mvfc"
 n_clusters = 4
@@ -52,7 +40,8 @@ max_rows = 1000
 mechanism = "gaussian"
 epsilon = 1.0
 """
-ALL = PLAN.format(min_sites=3, on_missing="stop")
+ALL = fedhk_plan(max_rounds=6, min_sites=3, timeout_s=240)
+MOST = fedhk_plan(max_rounds=6, min_sites=2, timeout_s=240, on_missing="continue")
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +68,11 @@ def all_online(local):
     return False
 
 
-def superlink(local):
+def child_of_server(local, program):
     (found,) = (
         pid
         for pid in children(local.processes["server"].pid)
-        if "flower-superlink" in Path(f"/proc/{pid}/cmdline").read_text()
+        if program in Path(f"/proc/{pid}/cmdline").read_text()
     )
     return found
 
@@ -96,32 +85,89 @@ def same_model(run):
     return short(run.expected)
 
 
-@pytest.mark.drill("supernode-killed")
-def test_a_killed_supernode_is_brought_back_by_join_and_the_run_goes_on(
-    local, sites, tmp_path, seen
-):
-    run = Run(tmp_path, PLAN.format(min_sites=2, on_missing="continue"), sites)
-    join, words = f"join-{VICTIM}", "is connected to"
-    before = local.log(join).count(words)
-    run.start(local)
+@contextlib.contextmanager
+def busy_site(local):
+    """Hold up the victim's worker in the middle of a message; give the message's process."""
+    worker, executor = (local.processes[f"{role}-{VICTIM}"].pid for role in ("worker", "executor"))
+    idle = set(tree(executor))
+    os.kill(worker, signal.SIGSTOP)
     try:
-        run.await_round(3)
-        (supernode,) = children(local.processes[join].pid)
-        os.kill(supernode, signal.SIGKILL)
-        seconds = wait_for(lambda: local.log(join).count(words) > before, "the site", BACK_S)
-        code = run.wait()
+        yield waiting_process(executor, idle)
     finally:
-        run.end()
+        os.kill(worker, signal.SIGCONT)
 
-    assert code == 0, run.log
+
+def waiting_process(executor, idle):
+    """Return the process of a message that has been there for a second."""
+    found = {}
+
+    def there():
+        now = time.monotonic()
+        new = {each: found.get(each, now) for each in tree(executor) if each not in idle}
+        found.clear()
+        found.update(new)
+        return any(now - since > 1.0 for since in found.values())
+
+    wait_for(there, "a message's process", 60)
+    return min(found, key=found.__getitem__).pid
+
+
+def went_on_without(run):
+    """Check a run that missed the victim for a while; return the number of rounds that did."""
     rounds = run.rounds()
     assert len(rounds) == 6
     assert all({"charite-nord", "st-anna"} <= set(sites) for sites in rounds)
     assert VICTIM in rounds[0]
     without = sum(VICTIM not in sites for sites in rounds)
     assert without > 0
+    return without
+
+
+@pytest.mark.drill("supernode-killed")
+def test_a_killed_supernode_is_brought_back_by_join_and_the_run_goes_on(
+    local, sites, tmp_path, seen
+):
+    run = Run(tmp_path, MOST, sites)
+    join, words = f"join-{VICTIM}", "is connected to"
+    before = local.log(join).count(words)
+    run.start(local)
+    try:
+        run.await_round(2)
+        with busy_site(local):
+            (supernode,) = children(local.processes[join].pid)
+            os.kill(supernode, signal.SIGKILL)
+        seconds = wait_for(lambda: local.log(join).count(words) > before, "the site", BACK_S)
+        code = run.wait()
+    finally:
+        run.end()
+
+    assert code == 0, run.log
+    without = went_on_without(run)
     assert all_online(local)
     seen(f"back after {seconds:.0f} s; run of 6 rounds completed, {without} of them without it")
+
+
+@pytest.mark.drill("client-killed")
+def test_a_killed_client_process_is_missed_with_flowers_own_heartbeat(local, sites, tmp_path, seen):
+    run = Run(tmp_path, MOST, sites)
+    run.start(local)
+    try:
+        run.await_round(2)
+        with busy_site(local) as process:
+            before = len(run.rounds())
+            os.kill(process, signal.SIGKILL)
+        seconds = wait_for(lambda: len(run.rounds()) > before, "the round's end", BACK_S)
+        code = run.wait()
+    finally:
+        run.end()
+
+    assert code == 0, run.log
+    assert VICTIM not in run.rounds()[before]
+    assert run.read("result.json")["dropped"] == {
+        VICTIM: "lost its ClientApp process before a reply"
+    }
+    went_on_without(run)
+    seen(f"with Flower's own heartbeat at the server after {seconds:.0f} s")
 
 
 @pytest.mark.drill("superlink-5s")
@@ -134,7 +180,7 @@ def test_a_killed_superlink_is_back_at_once_and_the_run_has_the_same_model(
     run.start(local)
     try:
         run.await_round(3)
-        os.kill(superlink(local), signal.SIGKILL)
+        os.kill(child_of_server(local, "flower-superlink"), signal.SIGKILL)
         seconds = wait_for(lambda: local.log("server").count(words) > before, "the SuperLink", 60)
         code = run.wait()
     finally:
@@ -146,6 +192,28 @@ def test_a_killed_superlink_is_back_at_once_and_the_run_has_the_same_model(
 
     assert code == 0, run.log
     seen(f"back after {seconds:.0f} s, {how}: hash {same_model(run)} twice")
+
+
+@pytest.mark.drill("server-executor")
+def test_a_run_that_went_with_the_servers_executor_is_told_and_resumes(
+    local, sites, tmp_path, seen
+):
+    """Flower's executor ends with what the SuperLink answers with an error, and the run with it."""
+    run = Run(tmp_path, ALL, sites)
+    run.start(local)
+    try:
+        run.await_round(3)
+        began = time.monotonic()
+        os.kill(child_of_server(local, "flower-superexec"), signal.SIGKILL)
+        code = run.wait()
+        seconds = time.monotonic() - began
+    finally:
+        run.end()
+
+    assert code == 70
+    assert "'fedmvc-server resume' goes on after its last exchange" in run.log
+    assert run.resume() == 0, run.log
+    seen(f"told after {seconds:.0f} s (70) and resumed: hash {same_model(run)} twice")
 
 
 def lose_server(local, run, outage_s):

@@ -14,7 +14,7 @@ from fedmvc_server.deployment import run_deployed
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import NAMES, site_worker_command
 from tests.network.lying_worker import LIES, ROUND
-from tests.network.runs import children, sites_of_rounds, wait_for
+from tests.network.runs import children, fedhk_plan, sites_of_rounds, wait_for
 
 pytestmark = [
     pytest.mark.network,
@@ -24,18 +24,7 @@ pytestmark = [
 
 LIAR, VICTIM = "riverside", NAMES[0]  # at the latter Python starts for each message
 LOG_S = 90
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 3
-tol = 1e-12
-[fedhk]
-n_init = 1
-[quorum]
-min_sites = 2
-timeout_s = 200
-"""
+PLAN = fedhk_plan(max_rounds=3, min_sites=2, timeout_s=200, n_init=1)
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_what_the_makefile_runs_prints_what_the_readme_shows(tmp_path):
 
 
 def test_ctrl_c_stops_everything(tmp_path):
-    plan = write_plan(tmp_path, SHORT.replace("max_rounds = 2", "max_rounds = 50"))
+    plan = write_plan(tmp_path, SHORT.replace("max_rounds = 2", "max_rounds = 500\ntol = 0.0"))
     process = begin(plan, "--out", tmp_path / "out", "--sites", "2")
     until_online(process)
     assert running(tmp_path / "out")

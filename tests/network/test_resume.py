@@ -8,7 +8,7 @@ import pytest
 from fedmvc_server import cli
 from tests.cli.commands import call
 from tests.network.federation import NAMES
-from tests.network.runs import Run, make_sites, short
+from tests.network.runs import Run, fedhk_plan, make_sites, short
 
 pytestmark = [
     pytest.mark.drill("superlink-5s"),
@@ -17,18 +17,7 @@ pytestmark = [
     pytest.mark.usefixtures("rarely_asked"),
 ]
 
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 4
-tol = 1e-12
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = 3
-timeout_s = 90
-"""
+PLAN = fedhk_plan(max_rounds=4, min_sites=3, timeout_s=90)
 
 
 def test_a_killed_server_app_is_resumed_to_the_model_of_an_undisturbed_run(

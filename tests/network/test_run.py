@@ -10,6 +10,7 @@ from fedmvc_server.deployment import run_deployed
 from fedmvc_server.simulation import simulate_folders
 from fedmvc_server.synthesize import synthesize_cardio
 from tests.network.federation import NAMES
+from tests.network.runs import fedhk_plan
 
 pytestmark = [
     pytest.mark.network,
@@ -18,18 +19,7 @@ pytestmark = [
 ]
 
 
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 2
-tol = 1e-12
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = 3
-timeout_s = 90
-"""
+PLAN = fedhk_plan(max_rounds=2, min_sites=3, timeout_s=90)
 
 
 def test_the_deployed_model_equals_the_in_process_one(federation, tmp_path):

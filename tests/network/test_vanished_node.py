@@ -8,6 +8,7 @@ from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 
 from fedmvc_server.deployment import run_deployed
 from fedmvc_server.synthesize import synthesize_cardio
+from tests.network.runs import fedhk_plan
 from tests.network.supernode import HEARTBEAT_S
 
 MARGIN_S = 60
@@ -20,18 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("rarely_asked"),
 ]
 
-PLAN = """
-method = "fedhk-mvfc"
-profile = "paper"
-n_clusters = 4
-max_rounds = 9
-tol = 1e-12
-[fedhk]
-n_init = 2
-[quorum]
-min_sites = 3
-timeout_s = 90
-"""
+PLAN = fedhk_plan(max_rounds=9, min_sites=3, timeout_s=90)
 
 
 def test_a_run_that_loses_a_node_ends_with_6_and_its_name(federation, tmp_path, seen):

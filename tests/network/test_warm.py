@@ -21,7 +21,7 @@ def test_each_message_has_a_process_of_its_own_forked_where_nothing_else_runs():
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Run a Flower ClientApp") == 2  # what --help prints
+    assert done.stdout.count("usage: fedmvc_client.clientapp") == 2  # what --help prints
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["codes"] == [0, 0]
     assert report["pids"] == 3

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from configs.errors import ConfigError, InternalError, TransportError
+from configs.errors import ConfigError, FedMVCError, InternalError, TransportError
 from configs.plan import RunPlan
 from fedmvc_server import deployment
 from fedmvc_server.deployment import check_reachable, run_deployed
@@ -151,6 +151,23 @@ def test_without_a_result_flowers_status_decides(deploy, outcome, kind, sentence
         deploy(lambda step: RunStatus("finished", outcome, "boom with a value"))
 
     assert "boom" not in caught.value.public_message
+
+
+@pytest.mark.parametrize("outcome", ["failed", "stopped"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_lost_run_that_had_begun_is_said_to_go_on_by_resume(deploy, tmp_path, outcome, begun):
+    def script(step):
+        if begun:
+            (tmp_path / "out" / "checkpoint").mkdir(parents=True, exist_ok=True)
+        return RunStatus("finished", outcome, "")
+
+    with pytest.raises(FedMVCError) as caught:
+        deploy(script)
+
+    assert ("'fedmvc-server resume' goes on" in caught.value.public_message) is begun
+    assert ("'fedmvc-server run'" in caught.value.public_message) is (
+        outcome == "stopped" and not begun
+    )
 
 
 def test_a_run_that_could_leave_no_result_on_a_full_disk_says_so(tmp_path, monkeypatch):
