@@ -6,6 +6,7 @@ from their first moment, and folders with 0700.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from importlib.resources import files
@@ -123,6 +124,7 @@ def write_site_kit(
     compose = _compose_file()
     words = {
         "site": site,
+        "project": re.sub("[^a-z0-9]+", "-", f"fedmvc-{federation.name}-{site}".lower()),
         "federation": federation.name,
         "server": federation.server.address,
         "authority_expires": f"{authority.not_valid_after_utc:%Y-%m-%d}",

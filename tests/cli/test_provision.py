@@ -93,7 +93,9 @@ def test_what_the_kits_hold(made, federation):
         assert Connection.load(made / site) == Connection(
             server="fl.example.org:8443", ca="ca.crt", site=site
         )
-        assert (made / site / ".env").read_text() == f"SITE={site}\nSERVER=fl.example.org:8443\n"
+        assert (
+            f"\nCOMPOSE_PROJECT_NAME=fedmvc-cardio-{site}\n" in (made / site / ".env").read_text()
+        )
         for name, other in (("ca.crt", "ca.crt"), ("state/node.pub", f"nodes/{site}.pub")):
             assert (made / site / name).read_bytes() == (made / "server" / other).read_bytes()
     keys = {path.read_bytes() for path in secrets_in(made)}

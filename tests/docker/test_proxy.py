@@ -2,14 +2,18 @@
 
 import http.client
 import http.server
+import re
 import ssl
+import subprocess
 import threading
 import time
 import urllib.request
 
 import pytest
 
-from tests.docker.proxies import Proxy, configuration, needs_nginx
+from fedmvc_server.local_federation import free_port
+from tests.docker.compose_files import ROOT
+from tests.docker.proxies import Proxy, configuration, needs_nginx, nginx
 from tests.network.credentials import write_credentials
 
 # make test runs these too, where nginx is
@@ -234,3 +238,25 @@ def test_every_path_and_port_of_the_configuration_is_known(tmp_path):
     assert text.count("listen ") == 2
     assert text.count("proxy_pass https://") == 1
     assert "proxy_pass http:" not in text
+
+
+@needs_nginx
+def test_the_line_in_the_docs_makes_a_configuration_for_a_host(tmp_path):
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(sed .*) > /srv/fedmvc/nginx.conf$", page, re.MULTILINE)
+    write_credentials(tmp_path, ())
+    made = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    text = made.stdout
+    assert "set $superlink 127.0.0.1:8000;" in text
+    assert not re.search(r"^ *resolver|/kit/|server:8443", text, re.MULTILINE)
+
+    path = tmp_path / "host.conf"
+    for old in (" /tmp/", " /srv/fedmvc/server/"):
+        text = text.replace(old, f" {tmp_path}/")
+    for port in ("8443", "8081"):
+        text = text.replace(port, str(free_port()))
+    path.write_text(text)
+    command = [nginx(), "-e", "stderr", "-t", "-c", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
