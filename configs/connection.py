@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +17,8 @@ from configs.tables import Table, parse_table, read_toml
 __all__ = ["FILE_NAME", "Connection", "parse_address"]
 
 FILE_NAME = "connection.toml"
+_PORT = re.compile(r"[0-9]{1,5}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Connection(Table):
@@ -113,10 +117,42 @@ def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[
         If it is no such address.
     """
     host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
+    if not host or not _PORT.fullmatch(port) or not 0 < int(port) < 65536 or "/" in host:
         raise ConfigError(
             f"{what} '{address}' is not HOST:PORT with a port from 1 to 65535: "
             "write for instance localhost:8443"
         )
+    if host.startswith("[") and host.endswith("]"):
+        if not _is_ipv6(host[1:-1]):
+            raise ConfigError(
+                f"{what} '{address}' has no IPv6 address between its brackets: write for instance "
+                "[::1]:8443, and names and other addresses without brackets"
+            )
+        return host[1:-1], int(port)
+    if ":" in host:
+        raise ConfigError(
+            f"{what} '{address}' has a ':' in its host: write an IPv6 address in brackets, for "
+            "instance [::1]:8443"
+        )
+    if not _is_name(host):
+        raise ConfigError(
+            f"{what} '{address}' has no host name or IP address before its port: write parts of 1 "
+            "to 63 letters, digits, '-' or '_', joined by '.'"
+        )
     return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_name(text: str) -> bool:
+    # the encoding that the resolver uses, which takes no empty and no long part
+    try:
+        return _NAME.fullmatch(text.encode("idna").decode("ascii")) is not None
+    except UnicodeError:
+        return False

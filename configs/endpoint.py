@@ -6,6 +6,7 @@ words for them are few: with a clock that is off it ends without any.
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ __all__ = [
     "reach",
     "read_certificate",
     "untrusted",
+    "unusable",
 ]
 
 #: Seconds that a site's clock may be ahead of and behind the server's: Flower 1.42 takes a
@@ -42,6 +44,7 @@ CLOCK_AHEAD_S, CLOCK_BEHIND_S = 5.0, 305.0
 #: Fleet is all that a reverse proxy lets through; nothing answers at this path but an error.
 _PATH = "/v1/fleet/"
 _EXPIRED, _NOT_YET_VALID = 10, 9  # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _Kind = TypeVar("_Kind", bound=ssl.SSLError)
 _OTHER_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, _EMAIL_MISMATCH, _IP_ADDRESS_MISMATCH
 
@@ -214,7 +217,7 @@ def reach(server: str, ca: Path, *, timeout_s: float = 5.0, direct: bool = False
     Raises
     ------
     ConfigError
-        If the address or the CA certificate is unusable.
+        If the address, the CA certificate or a proxy of this environment is unusable.
     Unreachable
         If nobody answers in time, or not with TLS.
     TransportError
@@ -242,8 +245,34 @@ def reach(server: str, ca: Path, *, timeout_s: float = 5.0, direct: bool = False
             "firewall, and that 'fedmvc-server start' runs there",
             local_detail=str(error),
         ) from error
+    except (httpx.InvalidURL, ImportError, ValueError) as error:
+        raise unusable(error, server, direct=direct) from error
     ahead = None if date is None else now - parsedate_to_datetime(date).timestamp() - 0.5
     return Reached(host, port, certificate, ahead)
+
+
+def unusable(error: Exception, server: str, *, direct: bool = False) -> ConfigError:
+    """Say what was given that no call to a server can be made with: a proxy, or the address.
+
+    Parameters
+    ----------
+    error : Exception
+        What httpx raised.
+    server : str
+        ``HOST:PORT``.
+    direct : bool
+        The call was to go through no proxy.
+    """
+    given = () if direct else [name for name in sorted(os.environ) if name.upper() in _PROXIES]
+    if given:
+        sentence = (
+            f"the proxy settings of this environment ({', '.join(given)}) cannot be used: give a "
+            "proxy as http://HOST:PORT (SOCKS is not known here) and hosts without a proxy by "
+            "name, or unset them"
+        )
+    else:
+        sentence = f"the SuperLink's address '{server}' cannot be used: write HOST:PORT"
+    return ConfigError(sentence, local_detail=f"{type(error).__name__}: {error}")
 
 
 def check_clock(ahead_s: float, server: str) -> None:
@@ -286,7 +315,7 @@ def _peer_certificate(server: str, timeout_s: float, direct: bool) -> Certificat
             client.stream("HEAD", f"https://{server}{_PATH}") as answer,
         ):
             return _shown(answer)
-    except httpx.HTTPError:
+    except (httpx.HTTPError, ValueError):  # the second of what is no certificate
         return None
 
 

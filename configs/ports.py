@@ -14,7 +14,7 @@ def listens(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1.0):
             return True
-    except OSError:
+    except (OSError, UnicodeError):  # the second of a name that is none
         return False
 
 
@@ -40,7 +40,6 @@ def refuse_taken_port(host: str, port: int, who: str, way_out: str) -> None:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
-    except OSError as error:
-        raise ConfigError(
-            f"{who} cannot listen at {host}:{port} ({error.strerror}): {way_out}"
-        ) from None
+    except (OSError, UnicodeError) as error:
+        fault = error.strerror if isinstance(error, OSError) else "it is no host name"
+        raise ConfigError(f"{who} cannot listen at {host}:{port} ({fault}): {way_out}") from None

@@ -118,9 +118,11 @@ def add(
     print(f"federation '{name}' has {sites} sites now; the kit of '{site}': {added.kit}")
     if not added.compose:
         print("no compose.yaml in the kit: this installation has no folder docker")
+    inside = " (in the operator's container localhost:8443)"  # the server there has 8443
     print(
         f"next: fedmvc-server register --kit {kit} --server 127.0.0.1:"
-        f"{added.federation.server.own_port}, and hand the kit to the hospital by a safe channel"
+        f"{added.federation.server.own_port}{inside if added.federation.server.proxy else ''}, and "
+        "hand the kit to the hospital by a safe channel"
     )
     print(
         "next: for runs with secure aggregation let it send identity.pub (`fedmvc-client keygen`), "

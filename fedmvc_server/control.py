@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from configs.endpoint import reach
+from configs.endpoint import reach, unusable
 from configs.errors import ProtocolError, TransportError
+from configs.flower_version import check_flower
 from configs.processes import go_direct
 
 if TYPE_CHECKING:
@@ -94,18 +95,24 @@ def look(server: str, ca: Path) -> Seen:
     Raises
     ------
     ConfigError
-        If the address or the CA certificate is unusable.
+        If the address, the CA certificate or a proxy of this environment is unusable.
     TransportError
         If it does not answer, its certificate is not right, or something before it refuses.
     ProtocolError
-        If it is of another release of flwr.
+        If it is of another release of flwr, or flwr of this machine is another than ours.
     """
+    check_flower()  # before its inner names are used
+    import httpx
     from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest
     from flwr.supercore.control import ControlHttpClient
 
     host = reach(server, ca, direct=True).host
     go_direct([host])
-    client = ControlHttpClient.from_server_address(server, False, ca.read_bytes(), [_Release()])
+    try:
+        client = ControlHttpClient.from_server_address(server, False, ca.read_bytes(), [_Release()])
+    except (httpx.InvalidURL, ImportError, ValueError) as error:
+        # it reads the settings of all proxies, whether it uses one or not
+        raise unusable(error, server) from error
     with client:
         nodes = _ask(server, lambda: client.ListNodes(ListNodesRequest()))
         runs = _ask(server, lambda: client.ListRuns(ListRunsRequest()))

@@ -8,11 +8,16 @@ SuperLink: the plan travels as text, the output folder is a path of that machine
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import ssl
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from configs.connection import parse_address
 from configs.endpoint import load_trust, untrusted
@@ -96,10 +101,10 @@ def run_deployed(
     ConfigError
         If the plan, the address or the CA certificate is unusable.
     TransportError
-        If the SuperLink cannot be reached, stops answering, never starts the run, or somebody
-        stopped the run.
+        If the SuperLink cannot be reached, stops answering, never starts the run, somebody
+        stopped the run, or it was lost after it had begun.
     InternalError
-        If the run failed without leaving a result.
+        If the run failed and left nothing at all.
     KeyboardInterrupt
         After Ctrl-C, when the run has been stopped.
     """
@@ -153,14 +158,43 @@ def _deploy(
         flower = FlowerCli(home, server, ca_path)
         if before is not None:
             _end_last_part(flower, before)
-        run_id = flower.run(app_folder, {**config, "out": str(results.folder)})
+        run_id = None
         try:
+            with _held_back():  # a run without an id could not be stopped
+                run_id = flower.run(app_folder, {**config, "out": str(results.folder)})
             status = _await_end(flower, run_id, server, results, poll_s)
         except KeyboardInterrupt:
-            flower.stop(run_id)
+            if run_id is not None:
+                with suppress(TransportError):  # a SuperLink that is down stops nothing
+                    flower.stop(run_id)
             raise
     code = results.exit_code()
     return code if code is not None else _explain(status, results.folder, server)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Let Ctrl-C, and SIGTERM where it does the same, wait for the end of the block."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        log.info("the run is being submitted and is stopped when that is done")
+
+    earlier = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):  # what is ignored, or ends this process at once, stays so
+                earlier[number] = handler
+                signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+    for given in came:
+        earlier[signal.Signals(given)](given, None)
 
 
 def _end_last_part(flower: FlowerCli, run_id: str) -> None:
@@ -300,9 +334,11 @@ def _explain(status: RunStatus, folder: Path, server: str) -> int:
         )
     if (folder / RUN_FILE).is_file() or parse_address(server)[0] in _THIS_MACHINE:
         _check_room(folder)
+    sentence = "the run failed before it left a result: look at the SuperLink's log"
+    if begun:  # its process was lost
+        raise TransportError(f"{sentence}; {_RESUME}", local_detail=status.details)
     raise InternalError(
-        "the run failed before it left a result: look at the SuperLink's log"
-        + (f"; {_RESUME}" if begun else ""),
+        f"{sentence}, and see that the SuperLink's user may write the results folder",
         local_detail=status.details,
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.errors import ConfigError, FedMVCError, TransportError
+from configs.flower_version import check_flower
 from fedmvc_server.deployment import check_reachable
 from fedmvc_server.flower_cli import FlowerCli
 from fedmvc_server.kit_folders import make_folder
@@ -140,11 +141,13 @@ class Registry:
         ConfigError
             If the site is unknown, or the kit cannot be written.
         TransportError
-            If the SuperLink cannot be reached or refuses; the old key then still counts.
+            If the SuperLink cannot be reached or refuses. Whatever is raised, the old key still
+            counts, or the message says that the rotation must be repeated.
         """
         self._check_known(site)
         home = (kits or self.kit.absolute().parent) / site
         path, key = home / NODE_KEY, NodeKey()
+        begun = False
         with self._open() as (flower, nodes):
             draft = path.with_name(f".{path.name}.new")
             try:
@@ -157,18 +160,17 @@ class Registry:
                 with self._added(flower, public, site) as node_id:
                     old = nodes.get(site)
                     if old is not None and flower.nodes().get(old.node_id, _GONE) != _GONE:
+                        begun = True  # also where no answer comes
                         flower.unregister(old.node_id)
-                os.replace(draft, path)
-                os.replace(public, home / NODE_PUBLIC)
-                replace_file(public_key_file(self.kit, site), key.public, "public key", mode=0o644)
-                nodes[site] = _record(node_id, node_fingerprint(key.public, "node key"))
-                write_nodes(self.kit, nodes)
-            except OSError as error:
-                raise ConfigError(
-                    f"the kit of site '{site}' cannot be written: {error.strerror}; name another "
-                    "folder with --kits",
-                    local_detail=str(error),
-                ) from error
+                    begun = True
+                    os.replace(draft, path)
+                    os.replace(public, home / NODE_PUBLIC)
+                    known = public_key_file(self.kit, site)
+                    replace_file(known, key.public, "public key", mode=0o644)
+                    nodes[site] = _record(node_id, node_fingerprint(key.public, "node key"))
+                    write_nodes(self.kit, nodes)
+            except (OSError, FedMVCError) as error:
+                raise _rotation_failed(error, site, begun) from error
             finally:
                 draft.unlink(missing_ok=True)
                 draft.with_suffix(".pub").unlink(missing_ok=True)
@@ -220,6 +222,7 @@ class Registry:
     def _open(self) -> Iterator[tuple[FlowerCli, dict[str, NodeRecord]]]:
         """Reach the SuperLink and read the record, for this command alone."""
         ca = (self.kit / "ca.crt").absolute()
+        check_flower()  # the names and answers of its commands are one release's
         with alone(self.kit), tempfile.TemporaryDirectory(prefix="fedmvc-flwr-") as home:
             nodes = read_nodes(self.kit)
             check_reachable(self.server, ca)
@@ -244,6 +247,22 @@ class Registry:
             with suppress(FedMVCError):
                 flower.unregister(node_id)
             raise
+
+
+def _rotation_failed(error: OSError | FedMVCError, site: str, begun: bool) -> FedMVCError:
+    """Say what a rotation failed of; where it had begun to end the old key, the way out."""
+    again = (
+        f"; the old key may not be taken any more: run 'fedmvc-server rotate {site}' again"
+        if begun
+        else ""
+    )
+    if isinstance(error, FedMVCError):
+        return type(error)(error.public_message + again, local_detail=error.local_detail)
+    return ConfigError(
+        f"the kit of site '{site}' cannot be written: {error.strerror}; name another folder with "
+        f"--kits{again}",
+        local_detail=str(error),
+    )
 
 
 def _fingerprint_of(public: Path, site: str) -> str:

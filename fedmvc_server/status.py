@@ -136,8 +136,12 @@ def _sites(seen: Seen, expected: tuple[str, ...], named: Mapping[str, str]) -> t
     for node in seen.nodes:
         name = node.name or named.get(node.node_id, "") or f"node {node.node_id}"
         state = "revoked" if node.status == "unregistered" else node.status
-        if state == "revoked" and name in found:
-            continue  # an earlier key of a site that has a new one
+        other = found.get(name)
+        if other is not None and (
+            state == "revoked"  # an earlier key of a site that has a new one
+            or (other.status != "revoked" and other.node_id in named)  # the key on record counts
+        ):
+            continue
         found[name] = SiteNow(name, state, node.heartbeat_age_s, node.since, node.node_id)
     for name in expected:
         found.setdefault(name, SiteNow(name, "not registered", None, None, None))

@@ -250,6 +250,8 @@ def test_behind_a_proxy_the_superlinks_own_address_is_said(federation, tmp_path)
     assert "server fl.example.org:443" in ended.out  # what the sites connect to
     for said in (ended.out, added.out):
         assert f"register --kit {out}/server --server 127.0.0.1:8000" in said
+    # there the server has 8443, whatever the key says
+    assert "127.0.0.1:8000 (in the operator's container localhost:8443), and hand" in added.out
 
 
 def test_json(federation, tmp_path):

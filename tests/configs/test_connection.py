@@ -72,7 +72,37 @@ def test_addresses_are_split(address, parts):
     assert parse_address(address) == parts
 
 
-@pytest.mark.parametrize("address", ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "https://a:1"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:８", f"a:{'1' * 5000}", "https://a:1"],
+)
 def test_what_is_no_address_is_said(address):
     with pytest.raises(ConfigError, match="is not HOST:PORT with a port from 1 to 65535"):
         parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("::1:8443", r"has a ':' in its host: .* for instance \[::1\]:8443"),
+        ("[::1:8443", "has a ':' in its host"),
+        ("[a:b]:8443", "no IPv6 address between its brackets"),
+        ("[127.0.0.1]:8443", "no IPv6 address between its brackets"),
+        ("fl..example.org:8443", "no host name or IP address before its port"),
+        (".example.org:8443", "no host name or IP address before its port"),
+        (f"{'a' * 64}.org:8443", "no host name or IP address before its port"),
+        ("a b:8443", "no host name or IP address before its port"),
+        ("a@b:8443", "no host name or IP address before its port"),
+        ("\udcff:8443", "no host name or IP address before its port"),
+        ("a\x00b:8443", "no host name or IP address before its port"),
+    ],
+)
+def test_a_host_that_is_none_is_said(address, words):
+    """Each of them went on to the resolver or to httpx, and was an internal error (70) once."""
+    with pytest.raises(ConfigError, match=words):
+        parse_address(address)
+
+
+@pytest.mark.parametrize("host", ["localhost.", "fl_1.example.org", "bücher.example", "fe80::1%lo"])
+def test_names_that_resolvers_take_are_left_alone(host):
+    assert parse_address(f"[{host}]:1" if ":" in host else f"{host}:1") == (host, 1)

@@ -135,6 +135,46 @@ def test_a_proxy_of_the_house_is_used_unless_told_otherwise(kits, monkeypatch):
         reach(server, kits / "server" / "ca.crt", direct=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1080"),
+        ("https_proxy", "ftp://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://127.0.0.1:x"),
+        ("HTTP_PROXY", "ftp://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://proxy..example.org:3128"),
+        ("NO_PROXY", "http://127.0.0.1:x"),
+    ],
+)
+def test_a_proxy_that_is_none_is_a_setting_and_no_defect(kits, monkeypatch, name, value):
+    """Each of them was an internal error (70) once."""
+    for known in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(known, raising=False)
+        monkeypatch.delenv(known.lower(), raising=False)
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(ConfigError) as caught:
+        reach("127.0.0.1:1", kits / "server" / "ca.crt")
+
+    assert f"the proxy settings of this environment ({name}) cannot" in caught.value.public_message
+    assert value not in caught.value.public_message
+
+
+@pytest.mark.parametrize("host", ["xn--zz--a", "½.example.org"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_host_that_httpx_does_not_take_is_an_address_that_cannot_be_used(
+    kits, monkeypatch, host, direct
+):
+    for known in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(known, raising=False)
+        monkeypatch.delenv(known.lower(), raising=False)
+    if direct:
+        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+
+    with pytest.raises(ConfigError, match=f"address '{host}:8443' cannot be used"):
+        reach(f"{host}:8443", kits / "server" / "ca.crt", direct=direct)
+
+
 @pytest.mark.parametrize("content", [None, "no certificate"])
 def test_an_unusable_ca_is_named(tmp_path, content):
     path = tmp_path / "ca.crt"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import ConfigError, TransportError
+from configs import flower_version
+from configs.errors import ConfigError, ProtocolError, TransportError
 from configs.federation import FederationConfig
-from fedmvc_server import registration
+from fedmvc_server import registration, server_kit
 from fedmvc_server.new_site import add_site
 from fedmvc_server.node_keys import NodeKey, node_fingerprint
 from fedmvc_server.provision import provision
@@ -44,6 +45,8 @@ class Flower:
         self._may("unregister")
         assert self.status[node_id] != "unregistered"
         self.status[node_id] = "unregistered"
+        if "answer" in self.fails:
+            raise DOWN
 
     def nodes(self):
         self._may("nodes")
@@ -227,7 +230,7 @@ def test_a_rotation_ended_between_superlink_and_disk_can_be_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed)
-        patch.setattr(registration, "replace_file", lambda path, body, what, **_: _put(path, body))
+        patch.setattr(registration, "replace_file", _put_open)
         with pytest.raises(KeyboardInterrupt):
             registry.rotate("st-anna")
     with pytest.raises(ConfigError, match="`fedmvc-server rotate st-anna` makes it another"):
@@ -235,6 +238,76 @@ def test_a_rotation_ended_between_superlink_and_disk_can_be_repeated(
     registry.rotate("st-anna")
     assert flower.accepted(public(kit))
     assert registry.register().already == ["st-anna", "riverside"]
+
+
+AGAIN = r"; the old key may not be taken any more: run 'fedmvc-server rotate st-anna' again$"
+
+
+def test_a_rotation_whose_answer_is_lost_says_that_it_must_be_repeated(kit, flower, registry):
+    """The site had no key then, and the sentence was that the SuperLink did not answer."""
+    registry.register()
+    old = public(kit)
+    flower.fails.add("answer")  # all is done, and nobody is told
+    with pytest.raises(TransportError, match=f"down{AGAIN}"):
+        registry.rotate("st-anna")
+    assert not flower.accepted(old)
+    flower.fails.clear()
+    record, path = registry.rotate("st-anna")
+    assert flower.accepted(path.with_suffix(".pub").read_bytes())
+    assert public(kit) == path.with_suffix(".pub").read_bytes()
+    assert flower.status[record.node_id] == "registered"
+    assert list(flower.status.values()).count("registered") == 2
+
+
+@pytest.mark.parametrize("step", ["key", "public key", "record of nodes"])
+def test_a_disk_that_fills_after_the_old_key_ended_leaves_no_key_behind(
+    kit, flower, registry, monkeypatch, step
+):
+    """The new key stayed registered, and its private half was gone."""
+    registry.register()
+    real, ended = registration.replace_file, OSError(28, os.strerror(28))
+
+    def full(path, body, what, **options):
+        if what == step and "unregistered" in flower.status.values():
+            raise ConfigError(f"{what} '{path.name}' cannot be written: No space left on device")
+        real(path, body, what, **options)
+
+    def none_moved(source, target):
+        raise ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registration, "replace_file", full)
+        if step == "record of nodes":
+            patch.setattr(server_kit, "replace_file", full)
+        if step == "key":
+            patch.setattr(registration, "replace_file", _put_open)
+            patch.setattr(os, "replace", none_moved)
+        with pytest.raises(ConfigError, match=f"No space left on device.*{AGAIN}"):
+            registry.rotate("st-anna")
+    assert set(flower.status.values()) == {"registered", "unregistered"}
+    assert list(flower.status.values()).count("registered") == 1  # riverside's
+
+    record, path = registry.rotate("st-anna")
+    assert flower.accepted(path.with_suffix(".pub").read_bytes())
+    assert flower.status[record.node_id] == "registered"
+    assert registry.register().already == ["st-anna", "riverside"]
+
+
+def test_a_rotation_that_ended_nothing_asks_for_no_repetition(kit, flower, registry):
+    registry.register()
+    flower.fails.add("nodes")
+    with pytest.raises(TransportError, match=r"down$"):
+        registry.rotate("st-anna")
+
+
+def test_another_release_of_flower_is_one_sentence(registry, monkeypatch):
+    monkeypatch.setattr(flower_version, "installed", lambda distribution: "1.41.0")
+    with pytest.raises(ProtocolError, match=r"flwr 1\.41\.0 is installed and fedmvc needs"):
+        registry.register()
+
+
+def _put_open(path, body, what, **options):
+    _put(path, body)
 
 
 def _put(path, body):

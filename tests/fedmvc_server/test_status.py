@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from flwr.proto.node_pb2 import NodeInfo
 
-from configs.errors import ConfigError
+from configs import flower_version
+from configs.errors import ConfigError, ProtocolError
 from fedmvc_server import status as statuses
-from fedmvc_server.control import Node, RunNow, Seen, _node
-from tests.transport.kits import make_kits
+from fedmvc_server.control import Node, RunNow, Seen, _node, look
+from tests.transport.kits import answering, make_kits
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 PROGRESS = {
@@ -89,6 +90,45 @@ def test_sites_by_name_with_the_newest_key_and_the_missing_ones(tmp_path):
         "  st-anna    online          heard 12 s ago          since 2026-03-01 11:00:00 UTC",
         "run 42 of Flower's: running, submitted 2026-03-01 11:00:00 UTC",
     ]
+
+
+@pytest.mark.parametrize("ids", ["123", "132", "213", "231", "312", "321"])
+def test_of_two_keys_of_a_site_the_one_on_record_counts(monkeypatch, tmp_path, ids):
+    """A rotation that was cut off may leave another."""
+    kits = make_kits(tmp_path / "kits")
+    record = {"node_id": "2", "public_key_sha256": "SHA256:x", "registered_at": "2026-03-01"}
+    (kits / "server" / "nodes.json").write_text(json.dumps({"st-anna": record}))
+    states = {"1": "unregistered", "2": "online", "3": "registered"}
+    nodes = tuple(Node(number, "st-anna", states[number], None, None) for number in ids)
+    monkeypatch.setattr(statuses, "look", lambda server, ca: Seen(NOW.isoformat(), nodes, ()))
+
+    found = statuses.status("here:1", kits / "server" / "ca.crt", kit=kits / "server")
+
+    assert [(s.name, s.node_id, s.status) for s in found.sites if s.name == "st-anna"] == [
+        ("st-anna", "2", "online")
+    ]
+
+
+def test_another_release_of_flower_is_one_sentence(monkeypatch, tmp_path):
+    """Its inner names are used, which another release may not have."""
+    monkeypatch.setattr(flower_version, "installed", lambda distribution: "1.41.0")
+
+    with pytest.raises(ProtocolError, match=r"flwr 1\.41\.0 is installed and fedmvc needs"):
+        look("127.0.0.1:1", tmp_path / "ca.crt")
+
+
+def test_a_proxy_that_is_none_is_a_setting_and_no_defect(monkeypatch, tmp_path):
+    """Flower's client reads the settings of a proxy that it does not use."""
+    kits = make_kits(tmp_path / "kits")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+
+    with (
+        answering(kits / "server") as server,
+        pytest.raises(ConfigError, match=r"settings of this environment \(ALL_PROXY, .*SOCKS"),
+    ):
+        look(server, kits / "server" / "ca.crt")
 
 
 @pytest.mark.usefixtures("seen")

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -27,8 +28,8 @@ class FakeFlower:
 
     stopped = None
 
-    def __init__(self, script):
-        self.script = script
+    def __init__(self, script, submit=None, stop=None):
+        self.script, self.submit, self.stopping = script, submit, stop
         self.step = -1
         self.run_config = None
 
@@ -39,6 +40,8 @@ class FakeFlower:
     def run(self, app_folder, run_config):
         self.run_config = run_config
         self.app = tomllib.loads((app_folder / "pyproject.toml").read_text())
+        if self.submit is not None:
+            self.submit()
         return 42
 
     def status(self, run_id):
@@ -48,6 +51,8 @@ class FakeFlower:
 
     def stop(self, run_id):
         self.stopped = run_id
+        if self.stopping is not None:
+            self.stopping()
 
 
 RUNNING = RunStatus("running", "", "N/A")
@@ -68,8 +73,8 @@ def deploy(monkeypatch, tmp_path, listener):
     monkeypatch.setattr(deployment, "_RESULT_GRACE", 0.05)
     (tmp_path / "plan.toml").write_text(PLAN)
 
-    def run(script, **settings):
-        flower = FakeFlower(script)
+    def run(script, submit=None, stop=None, **settings):
+        flower = FakeFlower(script, submit, stop)
         monkeypatch.setattr(deployment, "FlowerCli", flower)
         run.flower = flower
         return run_deployed(
@@ -141,7 +146,12 @@ def test_rounds_are_reported_once_each(deploy, tmp_path):
 @pytest.mark.parametrize(
     ("outcome", "kind", "sentence"),
     [
-        ("failed", InternalError, "failed before it left a result"),
+        (
+            "failed",
+            InternalError,
+            "failed before it left a result: look at the SuperLink's log, and see that the "
+            "SuperLink's user may write the results folder",
+        ),
         ("stopped", TransportError, "stopped from outside"),
         ("completed", TransportError, "not in the output folder of this machine"),
     ],
@@ -164,6 +174,8 @@ def test_a_lost_run_that_had_begun_is_said_to_go_on_by_resume(deploy, tmp_path, 
     with pytest.raises(FedMVCError) as caught:
         deploy(script)
 
+    # a process that was lost is no defect of this software: it was an internal error (70) once
+    assert caught.value.code == (70 if outcome == "failed" and not begun else 7)
     assert ("'fedmvc-server resume' goes on" in caught.value.public_message) is begun
     assert ("'fedmvc-server run'" in caught.value.public_message) is (
         outcome == "stopped" and not begun
@@ -273,6 +285,73 @@ def test_an_interrupt_stops_the_run(deploy):
         deploy(script)
 
     assert deploy.flower.stopped == 42
+
+
+def test_an_interrupt_with_the_superlink_down_is_still_one(deploy):
+    """It was the SuperLink's silence (7) once, and no word on `resume`."""
+
+    def interrupted(step):
+        raise KeyboardInterrupt
+
+    def down():
+        raise TransportError("down")
+
+    with pytest.raises(KeyboardInterrupt):
+        deploy(interrupted, stop=down)
+
+    assert deploy.flower.stopped == 42
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_run_is_submitted_stops_it(deploy, number):
+    """The run had no id yet, and went on at all hospitals."""
+    earlier = signal.getsignal(number)
+    if number == signal.SIGTERM:  # as in a rehearsal, where it does what Ctrl-C does
+        signal.signal(number, signal.default_int_handler)
+    expected = signal.getsignal(number)
+    taken = []
+
+    def submit():
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        taken.append(True)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            deploy(lambda step: RUNNING, submit=submit)
+        assert signal.getsignal(number) is expected
+    finally:
+        signal.signal(number, earlier)
+
+    assert taken == [True]
+    assert deploy.flower.stopped == 42
+    assert deploy.flower.step == -1
+
+
+def test_an_interrupt_of_a_submission_that_fails_says_why_it_did(deploy):
+    def submit():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise TransportError("down")
+
+    with pytest.raises(TransportError, match="down"):
+        deploy(lambda step: RUNNING, submit=submit)
+
+    assert deploy.flower.stopped is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_may_be_submitted_from_another_thread(deploy, tmp_path):
+    codes = []
+
+    def script(step):
+        _leave(tmp_path / "out", 0)
+        return RUNNING
+
+    thread = threading.Thread(target=lambda: codes.append(deploy(script)))
+    thread.start()
+    thread.join()
+
+    assert codes == [0]
 
 
 def test_a_bad_plan_is_refused_before_anything_is_asked(tmp_path):
