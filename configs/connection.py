@@ -90,7 +90,9 @@ class Connection(Table):
         (Path(site_dir) / FILE_NAME).write_text(body, encoding="utf-8")
 
 
-def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[str, int]:
+def parse_address(
+    address: str, what: str = "the SuperLink's address", example: str = "localhost:8443"
+) -> tuple[str, int]:
     """Split an address.
 
     Parameters
@@ -99,6 +101,8 @@ def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[
         ``HOST:PORT`` or ``[IPV6]:PORT``.
     what : str
         What the address is, for the message.
+    example : str
+        One that is right, for the message.
 
     Returns
     -------
@@ -117,6 +121,6 @@ def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[
     if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
         raise ConfigError(
             f"{what} '{address}' is not HOST:PORT with a port from 1 to 65535: "
-            "write for instance localhost:8443"
+            f"write for instance {example}"
         )
     return host, int(port)
