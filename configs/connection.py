@@ -94,7 +94,9 @@ class Connection(Table):
         (Path(site_dir) / FILE_NAME).write_text(body, encoding="utf-8")
 
 
-def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[str, int]:
+def parse_address(
+    address: str, what: str = "the SuperLink's address", example: str = "localhost:8443"
+) -> tuple[str, int]:
     """Split an address.
 
     Parameters
@@ -103,6 +105,8 @@ def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[
         ``HOST:PORT`` or ``[IPV6]:PORT``.
     what : str
         What the address is, for the message.
+    example : str
+        One that is right, for the message.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def parse_address(address: str, what: str = "the SuperLink's address") -> tuple[
     if not host or not _PORT.fullmatch(port) or not 0 < int(port) < 65536 or "/" in host:
         raise ConfigError(
             f"{what} '{address}' is not HOST:PORT with a port from 1 to 65535: "
-            "write for instance localhost:8443"
+            f"write for instance {example}"
         )
     if host.startswith("[") and host.endswith("]"):
         if not _is_ipv6(host[1:-1]):

@@ -25,14 +25,19 @@ from typing import IO, Self
 from configs.errors import ConfigError, TransportError
 
 __all__ = [
+    "PASSPHRASE",
     "Child",
     "StopSignals",
+    "direct_to",
     "end_all",
     "flower_environment",
     "go_direct",
     "only_one",
     "program",
 ]
+
+PASSPHRASE = "FEDMVC_PASSPHRASE"
+"""Environment variable that opens a site's locked identity key; no Flower process gets it."""
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -194,6 +199,8 @@ def only_one(path: Path, sentence: str) -> Iterator[None]:
 
     Raises
     ------
+    ConfigError
+        If the file cannot be made or locked.
     TransportError
         If another process holds it: `sentence`, in which ``{pid}`` is that process.
     """
@@ -211,21 +218,43 @@ def only_one(path: Path, sentence: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise TransportError(sentence.format(pid=file.read().strip() or "unknown")) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+            raise TransportError(sentence.format(pid=file.read(20).strip() or "unknown")) from None
+        except OSError as error:
+            raise ConfigError(
+                f"folder '{path.parent.name}' takes no lock ({error.strerror}): put it on a disk "
+                "of this machine",
+                local_detail=str(path),
+            ) from None
+        with contextlib.suppress(OSError):  # the lock counts, also where the disk is full
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), b"%d\n" % os.getpid())
         yield
 
 
 def go_direct(hosts: Sequence[str] = ()) -> None:
     """Let this process, too, reach `hosts` and its own machine without a proxy."""
-    environment = flower_environment(Path(), hosts)
-    os.environ.update({name: environment[name] for name in ("NO_PROXY", "no_proxy")})
+    os.environ.update(direct_to(os.environ, hosts))
+
+
+def direct_to(environment: Mapping[str, str], hosts: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables by which neither this machine nor `hosts` are asked through a proxy.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        Its own exceptions, if any, come first.
+    hosts : sequence of str
+        Without ports, an IPv6 address without brackets.
+    """
+    known = environment.get("NO_PROXY", environment.get("no_proxy", ""))
+    direct = [*filter(None, known.split(",")), "127.0.0.1", "localhost", "::1", *hosts]
+    return dict.fromkeys(
+        ("NO_PROXY", "no_proxy"), ",".join(dict.fromkeys(host.strip() for host in direct))
+    )
 
 
 def flower_environment(home: Path, direct: Sequence[str] = ()) -> dict[str, str]:
-    """Return this environment as Flower's processes get it.
+    """Return this environment as Flower's processes get it: without `PASSPHRASE`.
 
     Parameters
     ----------
@@ -235,18 +264,14 @@ def flower_environment(home: Path, direct: Sequence[str] = ()) -> dict[str, str]
         Hosts that are never reached through a proxy, beside this machine: Flower asks its own
         parts on it over HTTP too.
     """
-    known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
-    hosts = [*filter(None, known.split(",")), "127.0.0.1", "localhost", "::1", *direct]
-    no_proxy = ",".join(dict.fromkeys(host.strip() for host in hosts))
     path = [str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])]
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != PASSPHRASE},
         "PATH": os.pathsep.join(path),  # Flower starts its parts by name
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "NO_PROXY": no_proxy,
-        "no_proxy": no_proxy,
+        **direct_to(os.environ, direct),
         "PYTHONUNBUFFERED": "1",
     }
 

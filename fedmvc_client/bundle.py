@@ -34,6 +34,11 @@ _LONGEST_NAME = 60
 _PYTHON = (".py", ".pyc", ".pyd", ".pyi", ".pyo", ".pyw", ".pth", ".so")
 #: Ways of packing that need no more memory than the sizes above say.
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: What zipfile raises; an offset may be too large for this machine (OverflowError).
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError),
+    *(ValueError, OverflowError, NotImplementedError),
+)
 
 
 def check_bundle(fab: bytes) -> None:
@@ -63,7 +68,7 @@ def check_bundle(fab: bytes) -> None:
             members = archive.infolist()
             _check_members(members)
             files = {member.filename: _read(archive, member) for member in members}
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(
             "the app bundle is no zip that can be read: start the run with 'fedmvc-server run'",
             local_detail=str(error),
@@ -160,7 +165,8 @@ def _check_listing(files: Mapping[str, bytes]) -> None:
 def _project(body: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(body.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    # ValueError: no UTF-8, no TOML, or a number with more digits than Python reads
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(
             f"the app bundle's '{_PROJECT}' is no TOML: start the run with 'fedmvc-server run'",
             local_detail=str(error),
@@ -179,11 +185,20 @@ def _check_components(project: Mapping[str, Any]) -> None:
             "start the run with 'fedmvc-server run'"
         )
     for kind, allowed in (("clientapp", {CLIENT_APP}), ("serverapp", SERVER_APPS)):
-        if named.get(kind) not in allowed:
+        name = _text(named.get(kind))
+        if name not in allowed:
             raise PolicyRefused(
-                f"the app bundle names {_cut(str(named.get(kind)))} as {kind} and a site takes "
+                f"the app bundle names {_cut(name)} as {kind} and a site takes "
                 f"'{min(allowed)}' only: start the run with 'fedmvc-server run'"
             )
+
+
+def _text(value: object) -> str:
+    """Return a TOML value as text; its kind, where it is too long or too deep for that."""
+    try:
+        return str(value)
+    except (ValueError, RecursionError):
+        return type(value).__name__
 
 
 def _shown(member: zipfile.ZipInfo) -> str:

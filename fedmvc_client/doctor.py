@@ -21,7 +21,13 @@ from configs.processes import go_direct
 from configs.schema import DataSchema
 from configs.site import SiteConfig
 from fedmvc_client.node_key import NodeKey, Standing, ask_standing
-from privacy.identity import fingerprint, given_passphrase, read_identity, read_public_text
+from privacy.identity import (
+    fingerprint,
+    given_passphrase,
+    identity_locked,
+    read_identity,
+    read_public_text,
+)
 from privacy.roster import Roster
 
 __all__ = ["diagnose"]
@@ -81,7 +87,11 @@ def _state(folder: Path) -> str:
 def _identity(folder: Path, config: SiteConfig) -> list[Finding]:
     """Look at identity key and roster, which runs with secure aggregation need."""
     key, roster = folder / config.keys.identity, folder / config.keys.roster
-    if not key.exists() and not roster.exists():
+    try:
+        there = key.exists() or roster.exists()
+    except OSError:  # a folder that this user may not enter: reading says so
+        there = True
+    if not there:
         none = "no identity key and no roster: this site takes part in open runs only"
         return [Finding("identity", "warning", f"{none}; 'fedmvc-client keygen' makes a key")]
     found = [examine("identity", lambda: f"key {fingerprint(_own_public(key))}")]
@@ -90,8 +100,7 @@ def _identity(folder: Path, config: SiteConfig) -> list[Finding]:
 
 def _own_public(key: Path) -> bytes:
     passphrase = given_passphrase()
-    locked = key.exists() and b"ENCRYPTED" in key.read_bytes()
-    if locked and not passphrase:  # its public half lies beside it
+    if not passphrase and identity_locked(key):  # its public half lies beside it
         public = key.with_suffix(".pub")
         try:
             return read_public_text(public.read_text(encoding="ascii"), "this site")

@@ -19,9 +19,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from configs.errors import ConfigError
+from configs.connection import parse_address
 from configs.flower_version import check_flower
 from configs.ports import listens
+from configs.processes import PASSPHRASE, direct_to
 
 if TYPE_CHECKING:
     from flwr.supercore.constant import TaskType
@@ -178,14 +179,11 @@ def run_executor(
     SystemExit
         At the end, with 0 after a signal.
     """
-    host, _, port = runtime.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
-        raise ConfigError(
-            f"the Runtime API's address '{runtime}' is not HOST:PORT with a port from 1 to 65535: "
-            "write for instance 127.0.0.1:9094, where the SuperNode listens"
-        )
+    host, port = parse_address(
+        runtime, "the Runtime API's address", "127.0.0.1:9094, where the SuperNode listens"
+    )
     check_flower()
-    set_up_environment(os.environ, host.strip("[]"), fast_poll=fast_poll)
+    set_up_environment(os.environ, host, fast_poll=fast_poll)
     launcher = (Warm if warm else Cold)(str(socket.absolute()))
     # After the environment: Flower reads some of it when it is imported.
     from flwr.supercore.cli import flower_superexec
@@ -194,7 +192,7 @@ def run_executor(
     flower.get_executor = lambda *_, **__: launcher
     sys.argv = ["flower-superexec", "--insecure", "--runtime-api-address", runtime]
     logging.getLogger("flwr").propagate = False  # it has a console of its own
-    if listens(host.strip("[]"), int(port)):
+    if listens(host, port):
         log.info("the executor asks for messages at %s", runtime)
     else:
         log.warning(
@@ -210,7 +208,7 @@ def set_up_environment(
 ) -> None:
     """Keep Flower from reporting its use, looking for updates, installing what a bundle depends on.
 
-    A proxy is not asked for `host`, and numpy starts no threads.
+    A proxy is not asked for `host`, numpy starts no threads, and no passphrase is passed on.
 
     Parameters
     ----------
@@ -221,9 +219,8 @@ def set_up_environment(
     fast_poll : bool, default False
         Also set the task poll, where nobody has.
     """
-    known = environment.get("NO_PROXY", environment.get("no_proxy", ""))
-    direct = [*filter(None, known.split(",")), "127.0.0.1", "localhost", host]
-    environment["NO_PROXY"] = environment["no_proxy"] = ",".join(dict.fromkeys(direct))
+    environment.pop(PASSPHRASE, None)  # the worker's alone
+    environment.update(direct_to(environment, [host]))
     environment["FLWR_TELEMETRY_ENABLED"] = "0"
     environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
     environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] = "1"

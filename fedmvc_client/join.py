@@ -7,6 +7,7 @@ server has missed its heartbeats for 60 s, so that is waited for.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -292,7 +293,8 @@ class _Joining:
         return -9 if status is None else status
 
     def _note_connection(self, node: str) -> None:
-        self._known.write_text(self._key.fingerprint + "\n", encoding="ascii")
+        with contextlib.suppress(OSError):  # only a later refusal's words depend on it
+            self._known.write_text(self._key.fingerprint + "\n", encoding="ascii")
         self._pause, self._busy_until, self._turned_away = FIRST_PAUSE_S, None, 0
         log.info(
             "site '%s' is connected to %s as node %s",

@@ -39,6 +39,9 @@ __all__ = [
     "unregister_worker",
 ]
 
+#: Seconds between two tries to reach a worker that takes no more requests for now.
+_RETRY_S = 0.05
+
 
 class Worker(Protocol):
     """What answers the requests of one site."""
@@ -140,7 +143,7 @@ class SocketRelay:
             )
         deadline = time.monotonic() + timeout
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            self._connect(connection, timeout)
+            self._connect(connection, timeout, deadline)
             try:
                 return self._converse(connection, body, deadline)
             except TimeoutError as error:
@@ -155,22 +158,27 @@ class SocketRelay:
                     local_detail=f"{self._path}: {error}",
                 ) from error
 
-    def _connect(self, connection: socket.socket, timeout: float) -> None:
+    def _connect(self, connection: socket.socket, timeout: float, deadline: float) -> None:
         connection.settimeout(timeout)
-        try:
-            connection.connect(os.fspath(self._path))
-        except TimeoutError as error:
-            raise TransportError(
-                f"the worker of this site took no request in {timeout:g} s: "
-                "raise quorum.timeout_s or look at the worker's log",
-                local_detail=str(self._path),
-            ) from error
-        except OSError as error:
-            raise TransportError(
-                "the worker of this site is not running or its socket is closed to this user: "
-                "start it with 'fedmvc-client worker'",
-                local_detail=f"{self._path}: {error}",
-            ) from error
+        while True:
+            try:
+                connection.connect(os.fspath(self._path))
+                break
+            except BlockingIOError as error:  # at once, where as many wait as may: it is busy
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TransportError(
+                        f"the worker of this site took no request in {timeout:g} s: "
+                        "raise quorum.timeout_s or look at the worker's log",
+                        local_detail=str(self._path),
+                    ) from error
+                time.sleep(min(left, _RETRY_S))
+            except OSError as error:
+                raise TransportError(
+                    "the worker of this site is not running or its socket is closed to this user: "
+                    "start it with 'fedmvc-client worker'",
+                    local_detail=f"{self._path}: {error}",
+                ) from error
         if self._expected_uid is not None and peer_uid(connection) != self._expected_uid:
             raise TransportError(
                 f"the worker's socket belongs to user {peer_uid(connection)}, "

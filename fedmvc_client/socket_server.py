@@ -381,14 +381,14 @@ def _remove_stale(path: Path) -> None:
             local_detail=str(path),
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
+        probe.setblocking(False)
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
             path.unlink()
             return
-        except TimeoutError:
-            pass  # somebody listens, and is busy
+        except BlockingIOError:
+            pass  # somebody listens, and as many wait as may
         except OSError as error:
             raise InternalError(
                 "the worker's socket cannot be examined: remove it and start the worker again",

@@ -7,7 +7,6 @@ code travels. The user's ``~/.flwr`` is neither read nor written.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InternalError, TransportError
+from configs.processes import flower_environment
 from configs.version import own_version
 
 __all__ = ["CLIENT_APP", "SERVER_APP", "FlowerCli", "RunStatus", "write_app_folder"]
@@ -114,17 +114,7 @@ class FlowerCli:
 
     def environment(self) -> dict[str, str]:
         """Environment of a command: our home, no usage report, no proxy to the SuperLink."""
-        direct = ["127.0.0.1", "localhost", self._address.rpartition(":")[0].strip("[]")]
-        known = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
-        no_proxy = ",".join(dict.fromkeys([*filter(None, known.split(",")), *direct]))
-        return {
-            **os.environ,
-            "FLWR_HOME": str(self._home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "NO_PROXY": no_proxy,
-            "no_proxy": no_proxy,
-        }
+        return flower_environment(self._home, [self._address.rpartition(":")[0].strip("[]")])
 
     def run(self, app_folder: Path, run_config: Mapping[str, str]) -> int:
         """Submit a run (``flwr run``); return Flower's run id."""

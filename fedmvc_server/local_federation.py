@@ -22,7 +22,14 @@ from configs.endpoint import reach
 from configs.errors import TransportError, error_for_code
 from configs.federation import FederationConfig
 from configs.process_tree import kill_left, kill_tree, tree
-from configs.processes import Child, StopSignals, end_all, flower_environment, program
+from configs.processes import (
+    PASSPHRASE,
+    Child,
+    StopSignals,
+    end_all,
+    flower_environment,
+    program,
+)
 from configs.site import Keys, SiteConfig
 from configs.tables import parse_table
 from fedmvc_server.control import look
@@ -199,6 +206,8 @@ class LocalFederation:
         for folder in (home, self.folder / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
         environment = flower_environment(home)
+        if name.startswith("worker-") and PASSPHRASE in os.environ:
+            environment[PASSPHRASE] = os.environ[PASSPHRASE]
         # the sites share this machine's cores: threads that wait for each other would cost most
         share = max(1, (os.cpu_count() or 1) // len(self.names))
         environment.setdefault("OMP_NUM_THREADS", str(share))

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from configs.errors import ConfigError
+from configs.processes import PASSPHRASE
 from privacy.key_files import read_private, replace_file, write_new
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PUBLIC_BYTES",
     "fingerprint",
     "given_passphrase",
+    "identity_locked",
     "make_identity",
     "public_text",
     "read_identity",
@@ -43,8 +45,7 @@ PUBLIC_BYTES = 32
 _PRIME = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _WEAK_HEIGHTS = frozenset((0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _ORDER_8, _PRIME - _ORDER_8))
-#: Environment variable that opens an identity key locked by a passphrase.
-PASSPHRASE = "FEDMVC_PASSPHRASE"
+_LOCKED = b"ENCRYPTED"  # in the first line of a PEM file
 _WHAT = "identity key"
 _WAY_OUT = "run `fedmvc-client keygen` at the site"
 
@@ -109,7 +110,7 @@ def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519Private
     path = Path(path)
     named, detail = f"{_WHAT} '{path.name}'", str(path)
     body = read_private(path, _WHAT, _WAY_OUT)
-    locked = b"ENCRYPTED" in body
+    locked = _LOCKED in body
     if locked and not passphrase:
         raise ConfigError(
             f"{named} is locked by a passphrase and none was given: put it into the environment "
@@ -135,6 +136,17 @@ def read_identity(path: Path, passphrase: bytes | None = None) -> Ed25519Private
             local_detail=detail,
         )
     return key
+
+
+def identity_locked(path: Path) -> bool:
+    """Say whether a passphrase locks an identity key.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, it cannot be read or other users may read it; with the way out.
+    """
+    return _LOCKED in read_private(path, _WHAT, _WAY_OUT)
 
 
 def given_passphrase() -> bytes | None:

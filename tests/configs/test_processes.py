@@ -1,5 +1,6 @@
 """Children that are watched, and that nobody leaves behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from configs.errors import ConfigError, TransportError
-from configs.processes import Child, StopSignals, end_all, flower_environment, only_one, program
+from configs.processes import (
+    PASSPHRASE,
+    Child,
+    StopSignals,
+    direct_to,
+    end_all,
+    flower_environment,
+    only_one,
+    program,
+)
 
 ROOT = str(Path(__file__).parents[2])
 #: Ignores SIGTERM and has a child of its own; says both process ids.
@@ -138,6 +148,41 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
         only_one(tmp_path / "state" / "lock", "taken"),
     ):
         pytest.fail("locked")
+
+
+def test_a_lock_is_held_also_where_the_disk_is_full(tmp_path):
+    """It was an internal error; the process id in the file is only for words."""
+    path = tmp_path / "lock"
+    path.symlink_to("/dev/full")
+
+    with only_one(path, "taken"), pytest.raises(TransportError), only_one(path, "taken"):
+        pytest.fail("held twice")
+
+
+def test_a_folder_that_takes_no_lock_is_said(tmp_path, monkeypatch):
+    def refuse(*ignored):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+
+    with (
+        pytest.raises(ConfigError, match=r"folder 'state' takes no lock \(No locks available\)"),
+        only_one(tmp_path / "state" / "lock", "taken"),
+    ):
+        pytest.fail("locked")
+
+
+def test_only_a_worker_gets_the_passphrase(monkeypatch, tmp_path):
+    monkeypatch.setenv(PASSPHRASE, "correct horse")
+
+    assert PASSPHRASE not in flower_environment(tmp_path)
+    assert os.environ[PASSPHRASE] == "correct horse"
+
+
+def test_exceptions_from_a_proxy_are_the_same_in_both_spellings():
+    assert direct_to({"no_proxy": "a, b"}, ["c"]) == dict.fromkeys(
+        ("NO_PROXY", "no_proxy"), "a,b,127.0.0.1,localhost,::1,c"
+    )
 
 
 def test_flower_gets_its_home_silence_and_no_proxy_for_this_machine(monkeypatch, tmp_path):

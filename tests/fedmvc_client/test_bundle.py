@@ -189,6 +189,39 @@ def test_a_bundle_that_is_not_whole_is_refused(members, sentence):
         check_bundle(packed(*members))
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        (f"a = {'1' * 5000}\n", ProtocolError, "is no TOML"),
+        (f"a = {'[' * 5000}\n", ProtocolError, "is no TOML"),
+        (f"clientapp = 0x{'f' * 5000}\n", PolicyRefused, "'int' as clientapp"),
+        (f"clientapp{'.a' * 20_000} = 1\n", PolicyRefused, "'dict' as clientapp"),
+        ("clientapp = {a = 1}\n", PolicyRefused, "as clientapp"),
+        ("clientapp = [1]\n", PolicyRefused, "as clientapp"),
+    ],
+)
+def test_a_value_that_python_cannot_take_in_is_refused_in_words(text, kind, sentence):
+    """These once came out as ValueError, TypeError or RecursionError: no line in the audit log."""
+    with pytest.raises(kind, match=sentence):
+        check_bundle(bundle("[tool.flwr.app.components]\n" + text))
+
+
+def test_an_offset_that_is_too_large_is_refused():
+    fab = bytearray(ours())
+    entry, end = fab.index(b"PK\x01\x02"), fab.rindex(b"PK\x05\x06")
+    lengths = struct.unpack_from("<HH", fab, entry + 28)
+    extra = struct.pack("<HHQ", 1, 8, 2**64 - 1)  # where the file begins, in 8 bytes
+    struct.pack_into("<H", fab, entry + 30, lengths[1] + len(extra))
+    struct.pack_into("<L", fab, entry + 42, 2**32 - 1)
+    (size,) = struct.unpack_from("<L", fab, end + 12)
+    struct.pack_into("<L", fab, end + 12, size + len(extra))
+    place = entry + 46 + sum(lengths)
+    fab[place:place] = extra
+
+    with pytest.raises(ProtocolError, match="is no zip that can be read"):
+        check_bundle(bytes(fab))
+
+
 def test_a_name_cannot_spoil_the_log():
     with pytest.raises(PolicyRefused) as caught:
         check_bundle(bundle(None, ("a\nerror, fine " + "x" * 500, b"x")))

@@ -1,6 +1,7 @@
 """Each problem that a site's doctor finds."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,48 @@ def test_each_file_that_is_wrong(kits, spoil, check, code, words):
 
     assert (found.status, found.code) == ("problem", code)
     assert words in found.finding
+
+
+@pytest.mark.parametrize("passphrase", [None, "correct horse"])
+def test_an_identity_key_that_another_user_owns_does_not_end_the_report(
+    kits, monkeypatch, passphrase
+):
+    """It was an internal error, and nothing else was told."""
+    key, really = kits / "st-anna" / "state" / "identity.pem", Path.open
+
+    def refuse(path, *arguments, **options):
+        if path == key:
+            raise PermissionError(13, "Permission denied")
+        return really(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    if passphrase:
+        monkeypatch.setenv("FEDMVC_PASSPHRASE", passphrase)
+    else:
+        monkeypatch.delenv("FEDMVC_PASSPHRASE", raising=False)
+
+    found = {each.check: each for each in diagnose(kits / "st-anna")}
+
+    assert (found["identity"].status, found["identity"].code) == ("problem", 2)
+    assert "'identity.pem' cannot be read: Permission denied" in found["identity"].finding
+    assert "node key" in found
+
+
+def test_a_folder_of_keys_that_cannot_be_entered_does_not_end_the_report(kits, monkeypatch):
+    key, stat, opened = kits / "st-anna" / "state" / "identity.pem", Path.stat, Path.open
+
+    def refuse(really):
+        def refused(path, *arguments, **options):
+            if path == key:
+                raise PermissionError(13, "Permission denied")
+            return really(path, *arguments, **options)
+
+        return refused
+
+    monkeypatch.setattr(Path, "stat", refuse(stat))
+    monkeypatch.setattr(Path, "open", refuse(opened))
+
+    assert "cannot be read: Permission denied" in finding(kits / "st-anna", "identity").finding
 
 
 def test_a_roster_with_another_key_and_one_without_this_site(kits):

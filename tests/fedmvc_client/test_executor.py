@@ -13,6 +13,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor.types import ExecutionSpec, Executor
 
 from configs.errors import ProtocolError
+from configs.processes import PASSPHRASE
 from fedmvc_client import clientapp
 from fedmvc_client.cli import app as client
 from fedmvc_client.executor import Cold, Launcher, set_up_environment
@@ -141,12 +142,19 @@ def test_the_environment_is_quiet_and_asks_no_proxy_on_the_way_to_the_supernode(
 
     set_up_environment(environment, "supernode", fast_poll=True)
 
-    assert environment["NO_PROXY"] == "intranet.example,127.0.0.1,localhost,supernode"
+    assert environment["NO_PROXY"] == "intranet.example,127.0.0.1,localhost,::1,supernode"
     assert environment["no_proxy"] == environment["NO_PROXY"]
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] == "0.05"
+
+
+def test_the_passphrase_of_the_sites_key_is_not_passed_on():
+    environment = {PASSPHRASE: "correct horse", "PATH": "/usr/bin"}
+    set_up_environment(environment, "127.0.0.1")
+    assert PASSPHRASE not in environment
+    assert environment["PATH"] == "/usr/bin"
 
 
 def test_flowers_own_poll_is_left_alone_by_default():
@@ -159,7 +167,8 @@ def test_flowers_own_poll_is_left_alone_by_default():
 def test_an_address_that_is_none_is_refused(address):
     ended = call(client, "executor", "--runtime", address, "--socket", "/x.sock")
     assert ended.code == 2
-    assert f"'{address}' is not HOST:PORT" in ended.sentence
+    assert f"the Runtime API's address '{address}' is not HOST:PORT" in ended.sentence
+    assert ended.sentence.endswith("127.0.0.1:9094, where the SuperNode listens")
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -10,7 +10,7 @@ import pytest
 
 from fedmvc_client import fast_poll
 from fedmvc_client.fast_poll import ShortWaits
-from fedmvc_client.supernode import LOOP, LOST
+from fedmvc_client.supernode import LOOP, LOST, PULL, SETTINGS
 
 
 def uses_of_time():
@@ -98,12 +98,18 @@ def test_the_loop_is_given_the_short_waits_and_its_process_ends_with_it(monkeypa
     """A SuperNode that had lost its server once stayed, doing nothing, and was not started anew."""
     seen, codes = [], []
     loop = importlib.import_module(LOOP)
-    monkeypatch.setattr(loop, "time", loop.time)  # put back afterwards
-    monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: seen.append(loop.time.sleep))
+    for name in ("time", PULL, SETTINGS):
+        monkeypatch.setattr(loop, name, getattr(loop, name))  # put back afterwards
+    flowers = getattr(loop, SETTINGS)
+    monkeypatch.setattr(
+        "flwr.supernode.cli.flower_supernode",
+        lambda: seen.extend([loop.time.sleep, getattr(loop, SETTINGS)]),
+    )
     monkeypatch.setattr(sys, "argv", ["flower-supernode"])
     monkeypatch.setattr(os, "_exit", codes.append)
 
     fast_poll.main()
 
     assert isinstance(seen[0], ShortWaits)
+    assert seen[1] is not flowers  # outlives bundles too
     assert codes == [LOST]

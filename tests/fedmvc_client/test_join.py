@@ -164,6 +164,19 @@ def test_a_supernode_that_dies_is_started_again_and_a_stop_is_clean(site, tmp_pa
 
 
 @pytest.mark.usefixtures("server")
+def test_a_full_disk_does_not_take_the_site_off_the_air(site, tmp_path, caplog):
+    home = site / "state" / "flower"
+    home.mkdir(parents=True)
+    (home / "known.txt").symlink_to("/dev/full")
+    stop_soon(lambda: "as node 42" in caplog.text)
+
+    with caplog.at_level("INFO", "fedmvc.site"):
+        join(JoinSettings.load(site), command=fake(tmp_path / "fake", STAYS))
+
+    assert "is signing off" in caplog.text
+
+
+@pytest.mark.usefixtures("server")
 def test_its_output_is_passed_on(site, tmp_path, capfd):
     with pytest.raises(TransportError):
         join(

@@ -488,7 +488,7 @@ def test_flowers_configuration_is_ours_and_quoted(tmp_path, monkeypatch):
     environment = cli.environment()
     assert environment["FLWR_HOME"] == str(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
-    assert environment["NO_PROXY"] == "intranet.example,127.0.0.1,localhost,10.0.0.1"
+    assert environment["NO_PROXY"] == "intranet.example,127.0.0.1,localhost,::1,10.0.0.1"
 
 
 @pytest.mark.parametrize(("options", "poll"), [({}, None), ({"fast_poll": True}, "0.01")])

@@ -201,6 +201,49 @@ def test_a_reply_above_the_limit_is_not_read(serve, echo_worker):
         SocketRelay(path, max_bytes=10).ask(b"x" * 10, 5.0)
 
 
+@pytest.fixture
+def full(folder):
+    """Give a socket at which as many wait as may; what is accepted makes room."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(os.fspath(folder / "worker.sock"))
+        listener.listen(0)
+        with pytest.raises(BlockingIOError):
+            for _ in range(10):
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                waiting.settimeout(1.0)
+                waiting.connect(os.fspath(folder / "worker.sock"))
+        yield listener
+
+
+@pytest.mark.usefixtures("full")
+def test_a_worker_that_takes_no_request_is_waited_for_until_the_deadline(folder):
+    """It was said at once not to be running."""
+    started = time.monotonic()
+
+    with pytest.raises(TransportError, match=r"took no request in 0\.3 s"):
+        SocketRelay(folder / "worker.sock").ask(b"hello", 0.3)
+
+    assert 0.3 <= time.monotonic() - started < 2
+
+
+def test_a_worker_that_has_room_again_is_reached(folder, full):
+    made_room = threading.Timer(0.2, lambda: full.accept()[0].close())
+    made_room.start()
+    try:
+        with pytest.raises(TransportError, match=r"did not reply in 1 s"):  # so it was reached
+            SocketRelay(folder / "worker.sock").ask(b"hello", 1.0)
+    finally:
+        made_room.join()
+
+
+@pytest.mark.usefixtures("full")
+def test_a_socket_at_which_many_wait_is_served_by_another_worker(folder, echo_worker):
+    """It was said that it cannot be examined and should be removed."""
+    with pytest.raises(TransportError, match="another worker already serves"):
+        WorkerServer(echo_worker(), folder / "worker.sock")
+
+
 def test_no_worker_gives_one_sentence_without_the_path(folder):
     with pytest.raises(TransportError) as caught:
         SocketRelay(folder / "none.sock").ask(b"hello", 1.0)

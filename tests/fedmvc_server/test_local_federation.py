@@ -1,0 +1,37 @@
+"""What the processes of a local federation are started with."""
+
+import pytest
+
+from configs.processes import PASSPHRASE
+from fedmvc_server import local_federation
+from fedmvc_server.local_federation import LocalFederation
+from fedmvc_server.synthesize import synthesize_cardio
+
+
+@pytest.mark.parametrize("given", [None, "correct horse"])
+def test_of_all_processes_the_workers_alone_get_the_passphrase(tmp_path, monkeypatch, given):
+    """The SuperLink, the executors and the SuperNodes had it too, in an environment to be read."""
+    got = {}
+    monkeypatch.setattr(
+        local_federation,
+        "Child",
+        lambda name, command, environment, *_, **__: got.update({name: environment}),
+    )
+    if given:
+        monkeypatch.setenv(PASSPHRASE, given)
+    else:
+        monkeypatch.delenv(PASSPHRASE, raising=False)
+    synthesize_cardio(tmp_path / "sites", sites=1, n=100)
+    federation = LocalFederation(tmp_path / "federation", tmp_path / "sites")
+    federation._sockets = tmp_path
+    (site,) = federation.names
+
+    for name in ("server", f"worker-{site}", f"executor-{site}", f"join-{site}"):
+        federation.spawn(name)
+
+    assert {name: environment.get(PASSPHRASE) for name, environment in got.items()} == {
+        "server": None,
+        f"worker-{site}": given,
+        f"executor-{site}": None,
+        f"join-{site}": None,
+    }
