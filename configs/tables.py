@@ -93,7 +93,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         ) from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is no TOMLDecodeError
         raise ConfigError(
             f"{what} '{path.name}' is not valid TOML: {error}.", local_detail=detail
         ) from None

@@ -211,6 +211,8 @@ def test_model_validate_raises_pydantics_own_error():
     ("content", "sentence"),
     [
         (b"n_clusters = \n", "plan 'plan.toml' is not valid TOML: "),
+        (b"n_clusters = " + 5000 * b"1", "plan 'plan.toml' is not valid TOML: "),
+        (b"x = " + 5000 * b"[", "plan 'plan.toml' is not valid TOML: "),
         (b"\xff\xfe", "plan 'plan.toml' is not UTF-8 text (byte 0)"),
         (b"", "plan.toml: 'method' is missing"),
     ],
