@@ -34,6 +34,8 @@ def begin(*arguments, cwd=None, **environment):
         text=True,
         cwd=cwd,
         env={**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment},
+        # a shell lets what it runs in the background ignore Ctrl-C, and that is inherited
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
