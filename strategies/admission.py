@@ -338,9 +338,12 @@ class Admission:
             self.nodes[message.site] = node
 
     def _turn_away(self, site: str, error: FedMVCError, reason: str) -> None:
-        """Name a site that does not take part."""
+        """Name a site that does not take part; what ends the run is said by its end."""
         self._state.dropped[site] = reason
-        self._first_refusal = self._first_refusal or error
+        if self._first_refusal is None:
+            self._first_refusal = error
+            if self._quorum.on_missing == "stop":
+                return
         log.warning("site '%s' is not in the run: it %s", site, reason)
 
     def _require_all(self) -> None:
