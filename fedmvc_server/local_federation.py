@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -48,6 +49,7 @@ START_S = 120.0
 #: Seconds that processes get to end: the sites', then the server's.
 END_S = 10.0
 _LOOK_S = 0.3
+_PORTS = range(20_000, 32_768)
 _ERROR = "error: "
 
 
@@ -302,8 +304,17 @@ class LocalFederation:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
+    """Return a loopback port that was free a moment ago.
+
+    It is below those that systems give to outgoing connections (from 32768), one of which could
+    have it before a server is up.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
         return port

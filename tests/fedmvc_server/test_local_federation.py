@@ -1,10 +1,12 @@
 """What the processes of a local federation are started with."""
 
+import socket
+
 import pytest
 
 from configs.processes import PASSPHRASE
 from fedmvc_server import local_federation
-from fedmvc_server.local_federation import LocalFederation
+from fedmvc_server.local_federation import LOOPBACK, LocalFederation, free_port
 from fedmvc_server.synthesize import synthesize_cardio
 
 
@@ -35,3 +37,14 @@ def test_of_all_processes_the_workers_alone_get_the_passphrase(tmp_path, monkeyp
         f"executor-{site}": None,
         f"join-{site}": None,
     }
+
+
+def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch):
+    """A SuperNode found its port taken by a connection that had begun after the choice."""
+    assert all(1024 < free_port() < 32_768 for _ in range(20))
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, free_port()))
+        taken.listen()
+        port, other = taken.getsockname()[1], free_port()
+        monkeypatch.setattr(local_federation, "_PORTS", [port, other])
+        assert {free_port() for _ in range(20)} == {other}
