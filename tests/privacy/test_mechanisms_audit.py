@@ -9,7 +9,7 @@ from benchmarks.trust_audit import BUILDS, audit_row, build, epsilon_lower_bound
 
 
 def test_the_audit_passes_the_product_and_finds_both_broken_builds():
-    """One audit in a hundred chooses a threshold by luck and finds a broken build too good."""
+    """Now and then an audit chooses its threshold by luck and finds a broken build too good."""
     seen = []
     for _ in range(3):
         row = audit_row(300_000, (2.0,))
