@@ -114,9 +114,9 @@ def site_setup_s(federation: Federation) -> float:
     began = time.perf_counter()
     key_list = federation.publish()
     for name, site in federation.sites.items():
-        federation.server.take_shares(name, site.shares(key_list))
+        federation.server.setup.take_shares(name, site.shares(key_list))
     for name, site in federation.sites.items():
-        site.receive(federation.server.envelopes_for(name))
+        site.receive(federation.server.setup.envelopes_for(name))
     return (time.perf_counter() - began) / len(federation.names)
 
 
@@ -142,7 +142,7 @@ def costs(n_sites: int, folder: Path) -> Costs:
     federation.answer(2)
     opened_lost = timed(server.open)
     key_message = len(federation.sites[first].keys())
-    envelopes = sum(map(len, federation.sites[first].shares(server.key_list()).values()))
+    envelopes = sum(map(len, federation.sites[first].shares(server.setup.key_list()).values()))
     sent = federation.sites[first].upload(2, digest_of(2, survivors), survivors, vectors[first])
     reply = federation.sites[first].unmask(2, server.previous)
     federation.close()

@@ -1,6 +1,7 @@
-"""The signed key message of a secure sum: one from each site, once a run.
+"""The signed key message of a secure sum: one from each site, once a set-up.
 
-It names the version, the run and the plan, so that none can stand in for one of another run.
+It names the version, the run, the plan and the first exchange that it has keys for, so that none
+can stand in for one of another run, or of another set-up of the same run.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ __all__ = [
     "write_keys",
 ]
 
-_HEAD = ("version", "run", "plan", "roster", "name", "n", "t", "d", "c", "E")
+_HEAD = ("version", "run", "plan", "roster", "name", "n", "t", "d", "c", "E", "first exchange")
 
 
 @dataclass(frozen=True)
 class KeyMessage:
-    """What a site publishes before a run.
+    """What a site publishes in a set-up.
 
     Attributes
     ----------
     name : str
+    first : int
+        First exchange that the keys are for, from 1; the last is E.
     envelope_key : bytes
         X25519 public key that shares are sent under.
     masking_keys : tuple of bytes
-        S_{u,e}: one X25519 public key an exchange.
+        S_{u,e}: one X25519 public key an exchange, from ``first`` on.
     seed_commitments : tuple of bytes
         One an exchange, see `seed_commitment`.
     nonce : bytes
@@ -48,10 +51,19 @@ class KeyMessage:
     """
 
     name: str
+    first: int
     envelope_key: bytes
     masking_keys: tuple[bytes, ...]
     seed_commitments: tuple[bytes, ...]
     nonce: bytes
+
+    def masking_key(self, exchange: int) -> bytes:
+        """Return S_{u,e}."""
+        return self.masking_keys[exchange - self.first]
+
+    def commitment(self, exchange: int) -> bytes:
+        """Return what the site committed to of b_{u,e}."""
+        return self.seed_commitments[exchange - self.first]
 
 
 def seed_commitment(seed: bytes) -> bytes:
@@ -63,6 +75,7 @@ def write_keys(run: RunTerms, keys: KeyMessage, identity: Ed25519PrivateKey) -> 
     """Encode and sign a site's keys."""
     body = pack(
         *run.head(keys.name),
+        keys.first,
         keys.envelope_key,
         pack(*keys.masking_keys),
         pack(*keys.seed_commitments),
@@ -71,13 +84,13 @@ def write_keys(run: RunTerms, keys: KeyMessage, identity: Ed25519PrivateKey) -> 
     return pack(body, identity.sign(body))
 
 
-def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
+def read_keys(run: RunTerms, message: bytes, first: int) -> KeyMessage:
     """Read a key message; its signature is another matter, see `verified_key_list`.
 
     Raises
     ------
     ProtocolError
-        If it is malformed, or of another version, run, plan, roster or terms.
+        If it is malformed, or of another version, run, plan, roster, terms or first exchange.
     """
     parts = unpack(message)
     fields = unpack(parts[0]) if len(parts) == 2 else ()
@@ -89,7 +102,7 @@ def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
             f"a key message comes from {name[:64]!r}, which is not among the plan's "
             f"{run.terms.n_sites} participants: check privacy.participants"
         )
-    expected = unpack(pack(*run.head(name)))
+    expected = unpack(pack(*run.head(name), first))
     differing = [
         what for what, sent, ours in zip(_HEAD, fields, expected, strict=False) if sent != ours
     ]
@@ -99,16 +112,16 @@ def read_keys(run: RunTerms, message: bytes) -> KeyMessage:
             "plan, roster and version"
         )
     envelope_key, masking_keys, commitments, nonce = fields[len(_HEAD) :]
-    keys = KeyMessage(name, envelope_key, unpack(masking_keys), unpack(commitments), nonce)
+    keys = KeyMessage(name, first, envelope_key, unpack(masking_keys), unpack(commitments), nonce)
     lists = (keys.masking_keys, keys.seed_commitments)
     lengths = {len(value) for value in (envelope_key, nonce, *lists[0], *lists[1])}
-    if lengths != {KEY_BYTES} or {len(each) for each in lists} != {run.terms.exchanges}:
+    if lengths != {KEY_BYTES} or {len(each) for each in lists} != {run.terms.exchanges - first + 1}:
         raise ProtocolError(f"site '{name}' sent malformed keys: it runs another version")
     return keys
 
 
 def verified_key_list(
-    run: RunTerms, key_messages: Sequence[bytes], roster: Roster
+    run: RunTerms, key_messages: Sequence[bytes], first: int, roster: Roster
 ) -> tuple[bytes, ...]:
     """Check that every participant stands in a key list once, signed by its identity.
 
@@ -117,6 +130,8 @@ def verified_key_list(
     run : RunTerms
     key_messages : sequence of bytes
         In any order.
+    first : int
+        First exchange of the set-up.
     roster : Roster
         Of the site that checks.
 
@@ -128,11 +143,11 @@ def verified_key_list(
     Raises
     ------
     ProtocolError
-        If a participant is missing, unknown, doubled, of another run, or not signed.
+        If a participant is missing, unknown, doubled, of another run or set-up, or not signed.
     """
     found: dict[str, bytes] = {}
     for message in key_messages:
-        name = read_keys(run, message).name
+        name = read_keys(run, message, first).name
         if name in found:
             raise ProtocolError(
                 f"site '{name}' stands twice in the key list: each site sends one message",

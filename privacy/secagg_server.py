@@ -1,9 +1,9 @@
-"""The server's half of secure aggregation: it relays keys and envelopes, and opens sums only."""
+"""The server's half of secure aggregation: it opens sums, and nothing else."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from configs.errors import ProtocolError, QuorumLost
 from privacy.key_agreement import public_of
 from privacy.masking import add_keystream, add_pair_masks, pair_key
-from privacy.secagg_keys import KeyMessage, read_keys, seed_commitment, transcript_of
+from privacy.secagg_keys import seed_commitment, transcript_of
+from privacy.secagg_relay import KeyRelay
 from privacy.secagg_shares import read_answer
 from privacy.secagg_terms import RunTerms
 from privacy.secret_sharing import recombine
@@ -33,6 +34,8 @@ class SecureSumServer:
 
     Attributes
     ----------
+    setup : KeyRelay
+        Whose keys are in force.
     last : int
         Highest exchange that was begun; 0 before the first.
     named : tuple of (int, tuple of str)
@@ -44,9 +47,7 @@ class SecureSumServer:
         self.run = run
         self.last = 0
         self.named: tuple[int, tuple[str, ...]] = (0, ())
-        self._keys: dict[str, KeyMessage] = {}
-        self._messages: dict[str, bytes] = {}
-        self._envelopes: dict[str, dict[str, bytes]] = {}
+        self.setup = KeyRelay(run, 1)
         self._forget_exchange()
 
     def _forget_exchange(self) -> None:
@@ -61,68 +62,23 @@ class SecureSumServer:
         """Survivors that were named last: what the next request must carry."""
         return self.named[1]
 
-    def take_keys(self, site: str, message: bytes) -> None:
-        """Take a site's key message; the sites check signatures, the server cannot be trusted to.
+    def renew(self, setup: KeyRelay) -> None:
+        """Put a later set-up in force for its exchanges.
 
         Raises
         ------
         ProtocolError
-            If it is malformed, another site's, or not the one that the site sent before.
-        """
-        keys = read_keys(self.run, message)
-        if keys.name != site or self._messages.get(site, message) != message:
-            raise ProtocolError(
-                f"site '{site}' sent keys of site '{keys.name}' or other keys than before: start "
-                "a new run"
-            )
-        self._messages[site] = message
-        self._keys[site] = keys
-
-    def key_list(self) -> tuple[bytes, ...]:
-        """Return all key messages in name order.
-
-        Raises
-        ------
+            If one of its exchanges was begun.
         QuorumLost
-            If one is missing; names the sites.
+            If a participant's keys or shares are missing.
         """
-        self._need_all(self._messages, "keys")
-        return tuple(self._messages[name] for name in self.run.names)
-
-    def take_shares(self, site: str, envelopes: Mapping[str, bytes]) -> None:
-        """Take what a site dealt to the others.
-
-        Raises
-        ------
-        ProtocolError
-            If it is not one envelope for each other participant, or differs from before.
-        """
-        taken = self._envelopes.get(site, envelopes)
-        if set(envelopes) != set(self.run.others(site)) or dict(taken) != dict(envelopes):
+        setup.require_all()
+        if setup.first <= self.last:
             raise ProtocolError(
-                f"site '{site}' sent {len(envelopes)} envelopes of shares, or others than before; "
-                f"one for each of the other {self.run.terms.n_sites - 1} participants is due"
+                f"a set-up from exchange {setup.first} on comes after exchange {self.last} was "
+                "begun: begin it before"
             )
-        self._envelopes[site] = dict(envelopes)
-
-    def envelopes_for(self, site: str) -> dict[str, bytes]:
-        """Return what the others dealt to a site.
-
-        Raises
-        ------
-        QuorumLost
-            If a participant's shares are missing; names the sites.
-        """
-        self._need_all(self._envelopes, "shares")
-        return {other: self._envelopes[other][site] for other in self.run.others(site)}
-
-    def _need_all(self, held: Mapping[str, object], what: str) -> None:
-        missing = [name for name in self.run.names if name not in held]
-        if missing:
-            raise QuorumLost(
-                f"{len(missing)} of {self.run.terms.n_sites} participants sent no {what}: "
-                f"{', '.join(missing)}; a run with masked sums begins with all of them"
-            )
+        self.setup = setup
 
     def begin(self, exchange: int, digest: bytes, n_numbers: int) -> None:
         """Begin an exchange; one that is under way is given up.
@@ -143,7 +99,7 @@ class SecureSumServer:
         QuorumLost
             If a participant's keys are missing.
         """
-        self._need_all(self._messages, "keys")
+        self.setup.key_list()
         exchanges = self.run.terms.exchanges
         if not self.last < exchange <= exchanges:
             raise ProtocolError(
@@ -270,11 +226,11 @@ class SecureSumServer:
         secret = recombine(
             {self.run.share_index(site): self._answers[site][name] for site in chosen}
         )
-        keys, place = self._keys[name], self.last - 1
+        keys = self.setup.keys[name]
         if name in self._survivors:
-            fits = seed_commitment(secret) == keys.seed_commitments[place]
+            fits = seed_commitment(secret) == keys.commitment(self.last)
         else:
-            fits = public_of(secret) == keys.masking_keys[place]
+            fits = public_of(secret) == keys.masking_key(self.last)
         if not fits:
             raise ProtocolError(
                 f"the shares of site '{name}' do not give the secret that it committed to in "
@@ -287,11 +243,11 @@ class SecureSumServer:
         self, lost: str, secret: bytes, survivors: Sequence[str], digest: bytes
     ) -> dict[str, bytes]:
         """Return the keys that a lost site shares with the survivors."""
-        transcript = transcript_of(self.key_list())
+        transcript = transcript_of(self.setup.key_list())
         return {
             other: pair_key(
                 secret,
-                self._keys[other].masking_keys[self.last - 1],
+                self.setup.keys[other].masking_key(self.last),
                 transcript=transcript,
                 exchange=self.last,
                 digest=digest,

@@ -1,7 +1,9 @@
 """A site's set-up for masked sums: its keys, the check of all others' keys, and dealt shares.
 
-Done once a run, in two exchanges, for all masked exchanges of the run. Each message is stored
-before it is sent, so that a restarted site repeats it byte for byte.
+Done in two exchanges for all masked exchanges that are left of the run: once before the first, and
+again after the server was lost and the run resumed, so that what is asked from then on is masked by
+keys that were not there before. Each message is stored before it is sent, so that a restarted site
+repeats it byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from configs.errors import ProtocolError
-from configs.secure_terms import check_terms
 from privacy.canonical import pack, unpack
 from privacy.key_agreement import KEY_BYTES, new_secret, public_of
 from privacy.roster import Roster
@@ -30,18 +31,20 @@ from privacy.secagg_terms import RunTerms
 from privacy.secret_sharing import SHARE_BYTES, split_secret
 from privacy.vault import Vault
 
-__all__ = ["SiteSetup"]
+__all__ = ["SiteSetup", "forget_envelope_secret", "sealed"]
 
 #: Secrets that belong to no exchange.
 _SETUP = 0
 
 
 class SiteSetup:
-    """One site's half of the set-up.
+    """One site's half of one set-up. Everything it knows is in the vault.
 
     Parameters
     ----------
     run : RunTerms
+    first : int
+        First exchange that the set-up is for; the last is E. It tells set-ups of a run apart.
     name : str
         The site's own name.
     identity : Ed25519PrivateKey
@@ -49,76 +52,60 @@ class SiteSetup:
     roster : Roster
         Of the site's own start kit.
     vault : Vault
-        The run's; a vault with an earlier set-up of the same run resumes it.
-
-    Raises
-    ------
-    ConfigError
-        If the terms would let a lying server open too small a sum.
-    ProtocolError
-        If the site is no participant, its roster is another, or the vault is another run's.
+        The run's.
     """
 
     def __init__(
-        self, run: RunTerms, name: str, identity: Ed25519PrivateKey, roster: Roster, vault: Vault
+        self,
+        run: RunTerms,
+        first: int,
+        name: str,
+        identity: Ed25519PrivateKey,
+        roster: Roster,
+        vault: Vault,
     ) -> None:
-        terms = run.terms
-        check_terms(terms.n_sites, terms.colluders, terms.tolerated_dropouts, terms.threshold)
-        if name not in run.names:
-            raise ProtocolError(
-                f"site '{name}' is not among the plan's {terms.n_sites} participants: check "
-                "privacy.participants",
-                local_detail="participant",
-            )
-        if roster.hash != run.roster_hash:
-            raise ProtocolError(
-                f"site '{name}' holds another roster than this run's: get the newest from the "
-                "operator by the way that start kits come, never from the server",
-                local_detail="roster",
-            )
         self.run = run
+        self.first = first
         self.name = name
         self._identity = identity
         self._roster = roster
         self._vault = vault
         self._peers: dict[str, KeyMessage] = {}
         self._transcript = b""
-        self._bind()
-        if self.complete:
-            vault.forget(_SETUP + 1)  # a crash may have come between
 
-    def _bind(self) -> None:
-        """Tie a new vault to the run, and refuse one that is tied to another."""
-        bound = pack(*self.run.head(self.name), *self.run.names)
-        with self._vault.transaction():
-            found = self._vault.get("run")
-            if found is None:
-                self._vault.put("run", bound)
-        if found not in (None, bound):
-            raise ProtocolError(
-                f"site '{self.name}' holds secrets of another plan, roster or participant list "
-                "under this run's id: start a new run",
-                local_detail="run",
-            )
+    @property
+    def _exchanges(self) -> range:
+        return range(self.first, self.run.terms.exchanges + 1)
 
     def keys(self) -> bytes:
         """Return the signed key message, see `SecureSumSite.keys`."""
         with self._vault.transaction():
-            message = self._vault.get("keys")
+            message = self._vault.get("keys", self.first)
             if message is None:
+                self._refuse_late()
                 message = self._draw()
-                self._vault.put("keys", message)
+                self._vault.put("keys", message, self.first)
         return message
 
+    def _refuse_late(self) -> None:
+        """Refuse to go on with a set-up for an exchange that was answered, or not the newest."""
+        answered, newest = self._vault.last("request"), self._vault.last("keys")
+        if not (answered < self.first and newest <= self.first):
+            raise self._out_of_order(
+                f"a set-up from exchange {self.first} on comes after exchange {answered} was "
+                f"answered and keys from exchange {newest} on were sent"
+            )
+
     def _draw(self) -> bytes:
-        exchanges = range(1, self.run.terms.exchanges + 1)
+        exchanges = self._exchanges
         envelope_secret = new_secret()
         seeds = {e: secrets.token_bytes(KEY_BYTES) for e in exchanges}
         masking = {e: new_secret() for e in exchanges}
-        self._vault.seal("envelope secret", {_SETUP: envelope_secret})
-        self._vault.seal("own", {e: seeds[e] + masking[e] for e in exchanges})
+        self._vault.seal(self._kind("envelope secret"), {_SETUP: envelope_secret})
+        self._vault.seal(self._kind("own"), {e: seeds[e] + masking[e] for e in exchanges})
         keys = KeyMessage(
             name=self.name,
+            first=self.first,
             envelope_key=public_of(envelope_secret),
             masking_keys=tuple(public_of(masking[e]) for e in exchanges),
             seed_commitments=tuple(seed_commitment(seeds[e]) for e in exchanges),
@@ -135,10 +122,10 @@ class SiteSetup:
         """Deal the shares under a key list, see `SecureSumSite.shares`."""
         self._peers = {}  # of a list that may have been refused
         with self._vault.transaction():
-            own = self._vault.get("keys")
+            own = self._vault.get("keys", self.first)
             if own is None:
                 raise self._out_of_order("its own keys are asked for after those of all sites")
-            messages = verified_key_list(self.run, key_messages, self._roster)
+            messages = verified_key_list(self.run, key_messages, self.first, self._roster)
             if own not in messages:
                 raise ProtocolError(
                     f"the key list holds other keys of site '{self.name}' than it sent: start a "
@@ -146,23 +133,23 @@ class SiteSetup:
                     local_detail="own keys",
                 )
             key_list = pack(*messages)
-            stored = self._vault.get("key list")
+            stored = self._vault.get("key list", self.first)
             if stored is None:
-                self._vault.put("key list", key_list)
+                self._refuse_late()
+                self._vault.put("key list", key_list, self.first)
                 self._deal()
             elif stored != key_list:
                 raise ProtocolError(
-                    f"site '{self.name}' was shown two different key lists in one run: start a new "
-                    "run, and find out who stands between",
+                    f"site '{self.name}' was shown two different key lists in one set-up: start a "
+                    "new run, and find out who stands between",
                     local_detail="key list",
                 )
-            sealed = unpack(self._vault.get("envelopes") or b"")
-        return dict(zip(self.run.others(self.name), sealed, strict=True))
+            envelopes = unpack(self._vault.get("envelopes", self.first) or b"")
+        return dict(zip(self.run.others(self.name), envelopes, strict=True))
 
     def _deal(self) -> None:
         """Share both secrets of every exchange, and seal each receiver's shares for it."""
-        terms = self.run.terms
-        exchanges = range(1, terms.exchanges + 1)
+        terms, exchanges = self.run.terms, self._exchanges
         dealt: dict[int, list[bytes]] = {}
         for e in exchanges:
             seed, masking = (
@@ -171,7 +158,8 @@ class SiteSetup:
             )
             dealt[e] = [b + s for b, s in zip(seed, masking, strict=True)]
         place = {name: i for i, name in enumerate(self.run.names)}
-        self._vault.seal("own shares", {e: dealt[e][place[self.name]] for e in exchanges})
+        own = {e: dealt[e][place[self.name]] for e in exchanges}
+        self._vault.seal(self._kind("own shares"), own)
         secret = self.secret("envelope secret", _SETUP)
         envelopes = [
             self._envelope(self.name, other).seal(
@@ -179,7 +167,7 @@ class SiteSetup:
             )
             for other in self.run.others(self.name)
         ]
-        self._vault.put("envelopes", pack(*envelopes))
+        self._vault.put("envelopes", pack(*envelopes), self.first)
 
     def receive(self, envelopes: Mapping[str, bytes]) -> None:
         """Open the shares that others dealt, see `SecureSumSite.receive`."""
@@ -192,22 +180,21 @@ class SiteSetup:
             )
         seen = hashlib.sha256(pack(*(envelopes[name] for name in others))).digest()
         with self._vault.transaction():
-            if self._vault.get("envelopes") is None:
+            if self._vault.get("envelopes", self.first) is None:
                 raise self._out_of_order("envelopes come after the key list")
-            received = self._vault.get("received")
+            received = self._vault.get("received", self.first)
             if received is None:
+                self._refuse_late()
                 self._open(envelopes)
-                self._vault.put("received", seen)
+                self._vault.put("received", seen, self.first)
             elif received != seen:
                 raise ProtocolError(
                     f"site '{self.name}' was handed other envelopes than before: start a new run",
                     local_detail="envelopes",
                 )
-        # nobody can read what travelled any more
-        self._vault.forget(_SETUP + 1)
+        forget_envelope_secret(self._vault)
 
     def _open(self, envelopes: Mapping[str, bytes]) -> None:
-        terms = self.run.terms
         secret = self.secret("envelope secret", _SETUP)
         opened = {
             name: self._envelope(name, self.name).open(secret, envelope)
@@ -215,16 +202,11 @@ class SiteSetup:
         }
         size = 2 * SHARE_BYTES
         shares = {}
-        for e in range(1, terms.exchanges + 1):
-            held = {name: body[size * (e - 1) : size * e] for name, body in opened.items()}
+        for i, e in enumerate(self._exchanges):
+            held = {name: body[size * i : size * (i + 1)] for name, body in opened.items()}
             held[self.name] = self.secret("own shares", e)
             shares[e] = b"".join(held[name] for name in self.run.names)
-        self._vault.seal("shares", shares)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all envelopes are opened, so that masked exchanges may begin."""
-        return self._vault.get("received") is not None
+        self._vault.seal(self._kind("shares"), shares)
 
     def held_shares(self, exchange: int) -> dict[str, tuple[bytes, bytes]]:
         """Return this site's shares of each participant's seed and masking secret."""
@@ -233,15 +215,12 @@ class SiteSetup:
         return dict(zip(self.run.names, zip(shares[::2], shares[1::2], strict=True), strict=True))
 
     def secret(self, kind: str, exchange: int) -> bytes:
-        """Return what the vault sealed; refuse where it is forgotten."""
-        body = self._vault.unseal(kind, exchange)
-        if body is None:
-            raise ProtocolError(
-                f"site '{self.name}' holds no secrets of exchange {exchange} any more: start a new "
-                "run",
-                local_detail="forgotten",
-            )
-        return body
+        """Return what this set-up sealed, see `sealed`."""
+        return sealed(self._vault, self.name, self._kind(kind), exchange)
+
+    def _kind(self, kind: str) -> str:
+        """Name secrets of this set-up: an earlier one may hold others of the same exchange."""
+        return f"{kind} from {self.first}"
 
     @property
     def peers(self) -> Mapping[str, KeyMessage]:
@@ -258,9 +237,12 @@ class SiteSetup:
     def _load(self) -> None:
         if self._peers:
             return
-        messages = unpack(self._vault.get("key list") or b"")
-        self._peers = {keys.name: keys for keys in (read_keys(self.run, m) for m in messages)}
+        messages = unpack(self._vault.get("key list", self.first) or b"")
+        self._peers = {keys.name: keys for keys in map(self._read, messages)}
         self._transcript = transcript_of(messages)
+
+    def _read(self, message: bytes) -> KeyMessage:
+        return read_keys(self.run, message, self.first)
 
     def _envelope(self, sender: str, receiver: str) -> Envelope:
         return Envelope(self.run, self.transcript, self.peers[sender], self.peers[receiver])
@@ -270,3 +252,26 @@ class SiteSetup:
             f"site '{self.name}' is asked out of order: {why}; start a new run",
             local_detail="order",
         )
+
+
+def sealed(vault: Vault, site: str, kind: str, exchange: int) -> bytes:
+    """Return what a site's vault sealed.
+
+    Raises
+    ------
+    ProtocolError
+        Where it is forgotten.
+    """
+    body = vault.unseal(kind, exchange)
+    if body is None:
+        raise ProtocolError(
+            f"site '{site}' holds no secrets of exchange {exchange} any more: start a new run",
+            local_detail="forgotten",
+        )
+    return body
+
+
+def forget_envelope_secret(vault: Vault) -> None:
+    """Make what travelled unreadable to everybody, once no set-up is under way."""
+    if vault.last("keys") == vault.last("received"):
+        vault.forget(_SETUP + 1)

@@ -45,7 +45,7 @@ class Envelope:
         secret : bytes
             The sender's envelope secret.
         shares : bytes
-            For every exchange the shares of the seed and of the masking secret.
+            For every exchange of the set-up the shares of the seed and of the masking secret.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class Envelope:
             )
         except (InvalidTag, ValueError):
             shares = b""
-        if len(shares) != 2 * SHARE_BYTES * self.run.terms.exchanges:
+        if len(shares) != 2 * SHARE_BYTES * (self._last - self.sender.first + 1):
             raise ProtocolError(
                 f"site '{self.receiver.name}' cannot open the envelope of site "
                 f"'{self.sender.name}': both must have been shown the same key list; start the "
@@ -100,8 +100,12 @@ class Envelope:
     def _associated(self) -> bytes:
         run = self.run
         names = (self.sender.name, self.receiver.name)
-        first, last = 1, run.terms.exchanges
-        return pack(VERSION, run.run_id, run.plan_id, self.transcript, *names, first, last)
+        exchanges = self.sender.first, self._last
+        return pack(VERSION, run.run_id, run.plan_id, self.transcript, *names, *exchanges)
+
+    @property
+    def _last(self) -> int:
+        return self.run.terms.exchanges
 
 
 def write_answer(

@@ -17,7 +17,8 @@ from configs.errors import ProtocolError
 from privacy.canonical import pack, unpack
 from privacy.masking import mask, pair_key
 from privacy.roster import Roster
-from privacy.secagg_setup import SiteSetup
+from privacy.secagg_binding import bind_site
+from privacy.secagg_setup import SiteSetup, forget_envelope_secret, sealed
 from privacy.secagg_shares import write_answer
 from privacy.secagg_terms import RunTerms, is_survivor_set
 from privacy.vault import Vault
@@ -55,22 +56,51 @@ class SecureSumSite:
     def __init__(
         self, run: RunTerms, name: str, identity: Ed25519PrivateKey, roster: Roster, vault: Vault
     ) -> None:
+        bind_site(run, name, roster, vault)
         self.run = run
         self.name = name
+        self._identity = identity
+        self._roster = roster
         self._vault = vault
-        self._setup = SiteSetup(run, name, identity, roster, vault)
-        # a crash may have come between an accepted request and the end of what it made useless
-        vault.forget(vault.last("request"))
+        self._setups: dict[int, SiteSetup] = {}
+        # a crash may have come between what made secrets useless and their end
+        forget_envelope_secret(vault)
+        vault.forget(vault.last("request"), since=1)
         if self.over:
             vault.forget()
+
+    def _setup(self, first: int) -> SiteSetup:
+        """Return the set-up of the exchanges from one on."""
+        last = self.run.terms.exchanges
+        if not 1 <= first <= last:
+            raise self._refused("order", f"no set-up begins with exchange {first} of {last}")
+        if first not in self._setups:
+            self._setups[first] = SiteSetup(
+                self.run, first, self.name, self._identity, self._roster, self._vault
+            )
+        return self._setups[first]
+
+    def _setup_of(self, exchange: int) -> SiteSetup:
+        """Return the newest complete set-up that has keys of an exchange."""
+        first = self._vault.last("received", exchange)
+        if first == 0:
+            raise self._refused("order", "sums are asked for before the set-up is complete")
+        return self._setup(first)
 
     @property
     def over(self) -> bool:
         """Whether the run was closed or aborted; its secrets are gone."""
         return self._vault.get("over") is not None
 
-    def keys(self) -> bytes:
-        """Publish this site's keys.
+    def keys(self, first: int = 1) -> bytes:
+        """Publish this site's keys: the first step of a set-up.
+
+        Parameters
+        ----------
+        first : int
+            First exchange that they are for: 1, and above the last one answered where a run that
+            was resumed is set up again. Until the new set-up is complete the one before is in
+            force, and whatever was answered under it stays bound to it.
 
         Returns
         -------
@@ -80,18 +110,20 @@ class SecureSumSite:
         Raises
         ------
         ProtocolError
-            If the run is over.
+            If the exchange was answered, keys from a later one on were sent, or the run is over.
         """
         self._refuse_over()
-        return self._setup.keys()
+        return self._setup(first).keys()
 
-    def shares(self, key_messages: Sequence[bytes]) -> dict[str, bytes]:
+    def shares(self, key_messages: Sequence[bytes], first: int = 1) -> dict[str, bytes]:
         """Check all participants' keys, and deal shares of every secret to them.
 
         Parameters
         ----------
         key_messages : sequence of bytes
             Signed key messages of all participants, this site's among them.
+        first : int
+            As for `keys`.
 
         Returns
         -------
@@ -102,14 +134,16 @@ class SecureSumSite:
         ------
         ProtocolError
             If a participant is missing, unknown, doubled or unsigned, a message is of another
-            version, run, plan, roster or terms, the site's own is not what it sent, another list
-            was shown before, or the run is over.
+            version, run, plan, roster, terms or set-up, the site's own is not what it sent, another
+            list was shown before, the set-up is late, or the run is over.
         """
         self._refuse_over()
-        return self._setup.shares(key_messages)
+        return self._setup(first).shares(key_messages)
 
     def receive(self, envelopes: Mapping[str, bytes]) -> None:
-        """Open the shares that the others dealt. The same envelopes may come again.
+        """Open the shares that the others dealt in the newest set-up, which is complete then.
+
+        The same envelopes may come again.
 
         Parameters
         ----------
@@ -119,10 +153,11 @@ class SecureSumSite:
         Raises
         ------
         ProtocolError
-            If one is missing, cannot be opened or differs from before, or the run is over.
+            If one is missing, cannot be opened or differs from before, the set-up is late, or the
+            run is over.
         """
         self._refuse_over()
-        self._setup.receive(envelopes)
+        self._setup(self._vault.last("keys")).receive(envelopes)
 
     def answered(self, exchange: int, digest: bytes, previous: Sequence[str]) -> Ring | None:
         """Say whether a request was answered before; called before any work or noise is spent.
@@ -143,11 +178,10 @@ class SecureSumSite:
             If the request must be refused.
         """
         self._refuse_over()
-        if not self._setup.complete:
-            raise self._refused("order", "sums are asked for before the set-up is complete")
+        self._setup_of(self.run.terms.exchanges)
         last = self._vault.last("request")
         if exchange == last > 0 and self._vault.get("request", exchange) == digest:
-            return np.frombuffer(self._setup.secret("upload", exchange), "<u8")
+            return np.frombuffer(sealed(self._vault, self.name, "upload", exchange), "<u8")
         if exchange == last > 0:
             raise self._refused(
                 "second request", f"exchange {exchange} was asked for with another request before"
@@ -198,16 +232,17 @@ class SecureSumSite:
                 stored = self._masked(exchange, digest, values)
                 self._vault.put("request", digest, exchange)
                 self._vault.seal("upload", {exchange: stored.astype("<u8").tobytes()})
-        self._vault.forget(exchange)
+        self._vault.forget(exchange, since=1)
         return stored
 
     def _masked(self, exchange: int, digest: bytes, values: Ring) -> Ring:
-        seed, secret = self._setup.own_secrets(exchange)
+        setup = self._setup_of(exchange)
+        seed, secret = setup.own_secrets(exchange)
         keys = {
             other: pair_key(
                 secret,
-                self._setup.peers[other].masking_keys[exchange - 1],
-                transcript=self._setup.transcript,
+                setup.peers[other].masking_key(exchange),
+                transcript=setup.transcript,
                 exchange=exchange,
                 digest=digest,
                 pair=(self.name, other),
@@ -262,7 +297,7 @@ class SecureSumSite:
                 raise self._refused(
                     "second set", f"exchange {exchange} was opened for another set of survivors"
                 )
-        held = self._setup.held_shares(exchange)
+        held = self._setup_of(exchange).held_shares(exchange)
         shares = {
             other: seed if other in survivors else secret for other, (seed, secret) in held.items()
         }

@@ -12,7 +12,7 @@ from privacy.canonical import pack
 __all__ = ["VERSION", "RunTerms", "is_survivor_set", "request_digest"]
 
 #: Part of everything that is signed, hashed or bound into a key.
-VERSION = "fedmvc secure sum 1"
+VERSION = "fedmvc secure sum 2"
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,10 @@ class Vault:
             "SELECT body FROM records WHERE kind = ? AND exchange = ?", kind, exchange
         )
 
-    def last(self, kind: str) -> int:
-        """Return the highest exchange with a record of a kind, 0 where there is none."""
-        return self._number("SELECT COALESCE(MAX(exchange), 0) FROM records WHERE kind = ?", kind)
+    def last(self, kind: str, up_to: int = _ALL) -> int:
+        """Return the highest exchange, up to one, with a record of a kind; 0 where none has."""
+        query = "SELECT COALESCE(MAX(exchange), 0) FROM records WHERE kind = ? AND exchange <= ?"
+        return self._number(query, kind, up_to)
 
     def seal(self, kind: str, bodies: Mapping[int, bytes]) -> None:
         """Write secrets by exchange, each under its exchange's key; within a transaction."""
@@ -148,14 +149,16 @@ class Vault:
                 f"{_WAY_OUT}"
             ) from None
 
-    def forget(self, before: int = _ALL) -> None:
-        """Destroy the secrets of all exchanges below a number, by default of all, for good.
+    def forget(self, before: int = _ALL, since: int = 0) -> None:
+        """Destroy the secrets of exchanges from one up to below another, by default all, for good.
 
         It removes key files first: a crash in between leaves rows that nobody can read.
         """
-        self._keys.remove(before)
+        self._keys.remove(range(since, before))
         with self.transaction():
-            self._database.execute("DELETE FROM secrets WHERE exchange < ?", (before,))
+            self._database.execute(
+                "DELETE FROM secrets WHERE exchange >= ? AND exchange < ?", (since, before)
+            )
 
     def close(self) -> None:
         """Close the database."""
@@ -207,8 +210,8 @@ class _MemoryKeys:
     def read(self, exchange: int) -> bytes:
         return self._keys[exchange]
 
-    def remove(self, before: int) -> None:
-        self._keys = {number: key for number, key in self._keys.items() if number >= before}
+    def remove(self, exchanges: range) -> None:
+        self._keys = {number: key for number, key in self._keys.items() if number not in exchanges}
 
 
 class _FolderKeys:
@@ -241,9 +244,9 @@ class _FolderKeys:
     def read(self, exchange: int) -> bytes:
         return read_private(self._path(exchange), self._WHAT, _WAY_OUT)
 
-    def remove(self, before: int) -> None:
+    def remove(self, exchanges: range) -> None:
         numbers = {path: int(path.stem.split("-")[1]) for path in self._folder.glob(_KEY_FILES)}
-        gone = [path for path, number in numbers.items() if number < before]
+        gone = [path for path, number in numbers.items() if number in exchanges]
         for path in gone:
             path.unlink(missing_ok=True)
         if gone:

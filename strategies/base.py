@@ -51,6 +51,8 @@ class FederatedStrategy(ExchangeLoop):
         What the sites of a noisy run add to each of their sums.
     metrics : dict
         What the method measured of its result.
+    resumes : int
+        How often the run was resumed before the exchange that is played now.
     absences : dict[str, Absence]
         Sites without a fitting reply to the last exchange, where that was lenient.
     poll_s : float
@@ -181,10 +183,6 @@ class FederatedStrategy(ExchangeLoop):
                 self.sites if sites is None else list(sites),
             )
         )
-
-    def start_rounds(self) -> None:
-        """Set the round's counters to zero: set-up is over."""
-        self._tally = Tally()
 
     def _exchanged(self) -> None:
         """Show the rounds that are new."""

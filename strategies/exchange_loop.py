@@ -22,7 +22,7 @@ from configs.errors import ConfigError, FedMVCError, ProtocolError, QuorumLost
 from configs.plan import RunPlan
 from strategies.admission import Admission, absence_of
 from strategies.exchange import POLL_S, Failure, collect, wait_for_nodes
-from strategies.journal import Heard, Journal, Waiting, fingerprint
+from strategies.journal import RESUMED, Heard, Journal, Waiting, fingerprint
 from strategies.messages import HelloReply, HelloRequest, Message, Refusal, from_bytes, to_bytes
 from strategies.records import from_record, to_record
 from strategies.reply_checks import check_reply
@@ -64,6 +64,7 @@ class ExchangeLoop(Strategy):
         self._pending: Exchange | None = None
         self._running: Protocol | None = None
         self._back: tuple[str, ...] = ()
+        self.resumes = 0
         self._tally = Tally()
 
     @abc.abstractmethod
@@ -257,7 +258,8 @@ class ExchangeLoop(Strategy):
         return len(accepted)
 
     def _count(self, heard: Heard) -> None:
-        for tally in (self.state.total, self._tally):
+        """Count bytes and seconds; what has no round, such as a set-up, belongs to none."""
+        for tally in (self.state.total, self._tally) if heard.round else (self.state.total,):
             tally.bytes_up += heard.bytes_up
             tally.bytes_down += heard.bytes_down
             tally.seconds += heard.seconds
@@ -342,6 +344,9 @@ class ExchangeLoop(Strategy):
         """Bring the protocol to where the journal ends; nothing is sent."""
         self.sleep = lambda seconds: None
         for number, heard in enumerate(recorded[1:], 2):
+            if heard == RESUMED:
+                self.resumes += 1
+                continue
             try:
                 fits = self._pending is not None and _fits(self._pending, heard)
                 if fits:
@@ -358,21 +363,20 @@ class ExchangeLoop(Strategy):
         del self.sleep
         if self._journal is not None:
             self._journal.resumed(len(self.state.history))
+            self._journal.append(RESUMED)
+        self.resumes += 1
         self._exchanged()
         log.info("run %s goes on after round %d", self.state.run_id, len(self.state.history))
 
     def _readmit(self, grid: Grid, before: Mapping[str, HelloReply]) -> None:
         """Find the sites of an interrupted run again; node ids may be others."""
         sites, patience = self.state.sites, self.plan.quorum.timeout_s
-        tally = self._tally
-        self._tally = Tally()  # this hello is no part of a round
         try:
             registered = wait_for_nodes(grid, len(sites), patience, wanted=sites)
         except QuorumLost:
             registered = wait_for_nodes(grid, 1, _MOMENT, wanted=sites)
         replies, _ = self._hello(grid, registered)
         self._admission.find_again(registered, replies, self._decode, before)
-        self._tally = tally
 
     def _watching(
         self, action: str, round_: int, names: Mapping[int, str], away: Collection[str]

@@ -70,7 +70,6 @@ class FedMUFSHTStrategy(ProtectedMUFSHTRun):
         while not (yield from self._pool()):
             continue  # a site that was counted has left: count again without it
         self._warn_of_data()
-        self.start_rounds()
         yield from self._rounds(self._play)
         ranking, scores = rank_weights(self._last.weights, self._survey, self._settings)
         self._require_weights()

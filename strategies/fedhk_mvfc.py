@@ -70,7 +70,6 @@ class FedHKStrategy(ProtectedFedHKRun):
             yield from self._protected(ProtectedSums(self, hello, views), views)
             return
         setup = yield from self._set_up(views)
-        self.start_rounds()
         if self.plan.fedhk.aggregation == "exact":
             yield from self._exact_rounds(setup)
         else:

@@ -36,7 +36,6 @@ class ProtectedFedHKRun(FedHKRun):
                 options.init, self.plan.n_clusters, self.plan.seed
             )
             setup = Setup(views, preparation, bandwidth, centers, {})
-            self.start_rounds()
             if options.aggregation == "exact":
                 yield from self._protected_exact(sums, setup)
             else:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from strategies.exchange import Failure
 
-__all__ = ["Heard", "Journal", "Waiting", "fingerprint"]
+__all__ = ["RESUMED", "Heard", "Journal", "Waiting", "fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Heard:
     bytes_down: int = 0
     seconds: float = 0.0
     back: tuple[str, ...] = ()
+
+
+#: Stands between what came back before a run was resumed and after it.
+RESUMED = Heard("resumed")
 
 
 class Journal(Protocol):

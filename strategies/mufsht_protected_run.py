@@ -38,7 +38,6 @@ class ProtectedMUFSHTRun(MUFSHTRun):
         try:
             self._survey, self._scaling = yield from sums.prepared()
             self._warn_of_data()
-            self.start_rounds()
             yield from self._rounds(partial(self._protected_play, sums))
             ranking, scores = rank_weights(self._last.weights, self._survey, self._settings)
             self._require_weights()

@@ -49,10 +49,18 @@ def body_of(bodies: Sequence[Octets]) -> bytes:
 
 @dataclass(frozen=True)
 class KeysRequest:
-    """Ask for the site's signed keys of this run."""
+    """Ask for the site's signed keys: the first step of a set-up.
+
+    Parameters
+    ----------
+    first : int
+        First exchange that they are for, 1 or more; a later one where a resumed run is set up
+        again.
+    """
 
     run_id: str
     plan_id: str
+    first: int
 
 
 @dataclass(frozen=True)
@@ -65,10 +73,11 @@ class KeysReply:
 
 @dataclass(frozen=True)
 class SharesRequest:
-    """The key messages of all participants, in name order."""
+    """The key messages of all participants, in name order; ``first`` as in a `KeysRequest`."""
 
     run_id: str
     plan_id: str
+    first: int
     messages: tuple[Octets, ...]
 
 
@@ -94,7 +103,8 @@ class SumRequest:
     bodies : tuple of ndarray of uint8
         The method's requests: all but the last are adopted, the last one is answered.
     senders, envelopes
-        Envelopes for this site alone, with its first request; they are not part of the digest.
+        Envelopes for this site alone, with its first request after a set-up; they are not part of
+        the digest.
     """
 
     run_id: str

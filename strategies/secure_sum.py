@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from configs.errors import ConfigError, ProtocolError, QuorumLost
 from configs.secure_terms import SecureTerms
 from privacy.fixed_point import FixedPoint
-from privacy.secagg import RunTerms, SecureSumServer, request_digest
+from privacy.secagg import KeyRelay, RunTerms, SecureSumServer, request_digest
 from strategies.base import FederatedStrategy
-from strategies.gathering import gather, gather_all
+from strategies.gathering import ask_s, gather, gather_all
 from strategies.messages import (
     AskRequest,
     CloseReply,
@@ -56,6 +56,16 @@ class Total:
 
     vector: Floats
     sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of a set-up: what is asked of every site, and what takes its answer."""
+
+    action: str
+    request: Callable[[], Message]
+    kind: type[Any]
+    take: Callable[[str, Any], None]
 
 
 class SumCollector:
@@ -95,25 +105,63 @@ class SumCollector:
             roster = _common_roster(terms, hello)
             self._server = SecureSumServer(RunTerms(*strategy.ids, roster, terms))
         self._delivered: set[str] = set()
+        self._resumes = 0
 
     def set_up(self) -> Generator[Exchange, Replies, None]:
         """Exchange keys and shares; nothing where sums are not masked."""
-        server, strategy = self._server, self._strategy
-        if server is None:
+        if self._server is None:
             return
-        yield from gather_all(
-            strategy,
-            "keys",
-            KeysRequest(*strategy.ids),
-            KeysReply,
-            lambda site, r: server.take_keys(site, r.message.tobytes()),
-        )
-        yield from gather_all(
-            strategy,
-            "shares",
-            SharesRequest(*strategy.ids, tuple(as_array(m) for m in server.key_list())),
-            SharesReply,
-            lambda site, r: server.take_shares(site, _envelopes(r)),
+        self._resumes = self._strategy.resumes
+        for step in self._steps(self._server.setup):
+            yield from gather_all(self._strategy, step.action, step.request(), step.kind, step.take)
+
+    def _set_up_again(self, server: SecureSumServer) -> Generator[Exchange, Replies, None]:
+        """Exchange fresh keys and shares for this sum and all later ones: the run was resumed.
+
+        A set-up takes all participants. Where one does not answer, this sum keeps to the keys there
+        are, of which none was used for it, and the next one tries again.
+        """
+        strategy, terms = self._strategy, server.run.terms
+        setup, resumes = KeyRelay(server.run, self.exchanges), strategy.resumes
+        for step in self._steps(setup):
+            replies = yield Exchange(
+                step.action,
+                dict.fromkeys(terms.participants, step.request()),
+                (step.kind,),
+                lenient=True,
+                timeout_s=ask_s(strategy.plan.quorum.timeout_s),
+            )
+            missing = {site: absence.reason for site, absence in strategy.absences.items()}
+            for site, reply in replies.items():
+                try:
+                    step.take(site, reply)
+                except ProtocolError as error:
+                    missing[site] = f"sent a reply that does not fit: {error.public_message}"
+            if missing:
+                why = "; ".join(f"'{site}' {reason}" for site, reason in sorted(missing.items()))
+                strategy.warn(f"after it was resumed the run has no fresh keys yet: {why}")
+                return
+        server.renew(setup)
+        self._delivered, self._resumes = set(), resumes
+
+    def _steps(self, setup: KeyRelay) -> tuple[_Step, _Step]:
+        """Return the two steps of a set-up; the second asks what the first gave."""
+        ids = self._strategy.ids
+        return (
+            _Step(
+                "keys",
+                lambda: KeysRequest(*ids, setup.first),
+                KeysReply,
+                lambda site, r: setup.take_keys(site, r.message.tobytes()),
+            ),
+            _Step(
+                "shares",
+                lambda: SharesRequest(
+                    *ids, setup.first, tuple(as_array(m) for m in setup.key_list())
+                ),
+                SharesReply,
+                lambda site, r: setup.take_shares(site, _envelopes(r)),
+            ),
         )
 
     def sum(
@@ -139,6 +187,9 @@ class SumCollector:
         bodies = tuple(as_array(to_bytes(request)) for request in requests)
         if self._server is None:
             return (yield from self._clear_sum(bodies, n_numbers, round_))
+        everyone = self._server.previous in ((), self._server.run.names)
+        if self._strategy.resumes > self._resumes and everyone:
+            yield from self._set_up_again(self._server)
         return (yield from self._masked_sum(self._server, bodies, n_numbers, round_))
 
     def ask(
@@ -202,7 +253,7 @@ class SumCollector:
         for site in sites:
             envelopes: dict[str, bytes] = {}
             if self._server is not None and site not in self._delivered:
-                envelopes = self._server.envelopes_for(site)
+                envelopes = self._server.setup.envelopes_for(site)
             requests[site] = SumRequest(
                 *self._strategy.ids,
                 self.exchanges,

@@ -63,7 +63,6 @@ class TensorStrategy(FederatedStrategy):
         self._check_views(hello)
         shared, n_shared, list_sizes = yield from self._link()
         driver = yield from self._align(settings, shared, n_shared)
-        self.start_rounds()
         yield from self._rounds(settings, driver)
         result = driver.result()
         yield from self._finish(result)

@@ -1,4 +1,4 @@
-"""One site in a run with masked sums: keys and shares once, then a vector and its shares a sum."""
+"""One site in a run with masked sums: keys and shares first, then a vector and its shares a sum."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _asked(bodies: Sequence[NDArray[np.uint8]]) -> tuple[str, int, bytes]:
 
 
 class MaskedParticipant(ProtectedParticipant):
-    """Sums leave masked: keys and shares once, then a vector and its shares for each sum.
+    """Sums leave masked: keys and shares first, then a vector and its shares for each sum.
 
     Raises
     ------
@@ -146,12 +146,13 @@ class MaskedParticipant(ProtectedParticipant):
     def answer(self, request: Any) -> Message:
         """Answer a request of any action but close."""
         if isinstance(request, KeysRequest):
-            keys = self._masks.keys()
-            self._vouch("keys sent")
+            keys = self._masks.keys(request.first)
+            self._vouch("keys sent", exchange=request.first)
             return KeysReply(self.run_id, as_array(keys))
         if isinstance(request, SharesRequest):
-            envelopes = self._masks.shares([m.tobytes() for m in request.messages])
-            self._vouch("shares sent")
+            messages = [message.tobytes() for message in request.messages]
+            envelopes = self._masks.shares(messages, request.first)
+            self._vouch("shares sent", exchange=request.first)
             return SharesReply(
                 self.run_id, tuple(envelopes), tuple(as_array(e) for e in envelopes.values())
             )

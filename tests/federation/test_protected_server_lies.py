@@ -147,7 +147,7 @@ def forged(request, plan, worker):
     """Put keys of the server's own in the place of a site's, signed with an identity of its own."""
     roster = worker.source.safe.roster()
     terms = RunTerms(request.run_id, plan.plan_id, roster.hash, plan.secure_terms())
-    keys = read_keys(terms, request.messages[0].tobytes())
+    keys = read_keys(terms, request.messages[0].tobytes(), request.first)
     keys = dataclasses.replace(keys, envelope_key=public_of(new_secret()))
     message = write_keys(terms, keys, Ed25519PrivateKey.generate())
     return dataclasses.replace(request, messages=(as_array(message), *request.messages[1:]))
@@ -180,6 +180,21 @@ LIES = {
         "before", of_kind(m.SharesRequest),
         lambda r: m.SumRequest(r.run_id, r.plan_id, 1, (), (as_array(b"x"),), (), ()),
         "before the set-up is complete",
+    ),
+    "keys from an exchange on that was answered": (
+        "before", second_round,
+        lambda r: m.KeysRequest(r.run_id, r.plan_id, r.exchange - 1),
+        "comes after exchange 2 was answered",
+    ),
+    "keys from an exchange on that there is not": (
+        "before", second_round,
+        lambda r: m.KeysRequest(r.run_id, r.plan_id, 2**62),
+        "no set-up begins with exchange 4611686018427387904 of",
+    ),
+    "shares of a set-up that was not begun": (
+        "before", second_round,
+        lambda r: m.SharesRequest(r.run_id, r.plan_id, r.exchange, ()),
+        "its own keys are asked for after those of all sites",
     ),
     "an envelope missing": (
         "before", lambda r: isinstance(r, m.SumRequest) and r.senders,
@@ -637,8 +652,8 @@ def test_two_runs_that_begin_at_once_share_one_approval_between_them(three):
     for run_id in runs:
         hello = m.HelloRequest(run_id, PLAN.plan_id, PLAN.canonical())
         assert isinstance(ask(worker, hello), m.HelloReply)
-    assert isinstance(ask(worker, m.KeysRequest(runs[0], PLAN.plan_id)), m.KeysReply)
-    reply = ask(worker, m.KeysRequest(runs[1], PLAN.plan_id))
+    assert isinstance(ask(worker, m.KeysRequest(runs[0], PLAN.plan_id, 1)), m.KeysReply)
+    reply = ask(worker, m.KeysRequest(runs[1], PLAN.plan_id, 1))
     assert (reply.code, "of 1 approved run of" in reply.message) == (4, True)
 
 
@@ -652,7 +667,7 @@ def test_a_run_id_is_used_once(three):
     hello = m.HelloRequest(result.run_id, PLAN.plan_id, PLAN.canonical())
     assert isinstance(ask(workers[SITE], hello), m.HelloReply)
     for request in (
-        m.KeysRequest(result.run_id, PLAN.plan_id),
+        m.KeysRequest(result.run_id, PLAN.plan_id, 1),
         m.UnmaskRequest(result.run_id, PLAN.plan_id, 5, NAMES),
     ):
         assert "knows no run" in ask(workers[SITE], request).message
@@ -677,8 +692,8 @@ def test_masked_sums_of_other_participants_are_refused_and_noisy_ones_are_not(fo
 @pytest.mark.parametrize(
     "request_of",
     [
-        lambda ids: m.KeysRequest(*ids),
-        lambda ids: m.SharesRequest(*ids, ()),
+        lambda ids: m.KeysRequest(*ids, 1),
+        lambda ids: m.SharesRequest(*ids, 1, ()),
         lambda ids: m.SumRequest(*ids, 1, (), (as_array(b"x"),), (), ()),
         lambda ids: m.UnmaskRequest(*ids, 1, NAMES),
         lambda ids: m.CloseRequest(*ids, 0, (), as_array(b"")),

@@ -7,11 +7,12 @@ import shutil
 import httpx
 import pytest
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, TransportError
 from configs.plan import RunPlan
 from fedmvc_server.checkpoint import Checkpoint
 from fedmvc_server.runner import new_run_id
 from fedmvc_server.synthesize_features import synthesize_features
+from privacy.canonical import unpack
 from strategies import messages as m
 from strategies.messages import as_array, from_bytes, to_bytes
 from tests.federation import mufsht_harness, tensor_harness
@@ -74,19 +75,23 @@ CASES = {
     ),
     "noise": (noisy_plan(max_rounds=3), lambda: protected_workers(SITES)),
     "masked noise": (
-        noisy_plan(NAMES, max_rounds=2, privacy=FEW),
+        noisy_plan(NAMES, max_rounds=4, privacy=FEW),
         lambda: protected_workers(SITES),
     ),
 }
 
 
 def result_of(result, workers):
-    """Return what a run left: model or selection, rounds, labels at the sites."""
+    """Return what a run left: model or selection, rounds, labels at the sites.
+
+    Seconds are left out, and so are bytes to the sites: after a resume masked sums carry the
+    envelopes of fresh keys.
+    """
     assert result.status == "completed", result.stop_reason
     labels = [workers[n].result(result.run_id).labels.tobytes() for n in sorted(workers)]
     arrays = result.model or result.selection
     model = None if arrays is None else {k: v.tobytes() for k, v in arrays.arrays().items()}
-    rounds = [{**row, "seconds": 0.0} for row in result.history]
+    rounds = [{**row, "seconds": 0.0, "bytes_down": 0} for row in result.history]
     return model, labels, rounds, result.warnings, result.metrics
 
 
@@ -173,6 +178,82 @@ def test_a_server_lost_at_any_exchange_goes_on_to_the_same_result(
             assert {tuple(ledger_of(w)) for w in workers.values()} == {
                 ((releases, "return", releases),)
             }
+
+
+def heard_keys(sent, worker, body):
+    """Let a worker answer, and keep for which exchange on it sent which keys."""
+    reply = worker.handle(body)
+    if isinstance(from_bytes(reply), m.KeysReply):
+        sent.append((from_bytes(body).first, from_bytes(reply).message.tobytes()))
+    return reply
+
+
+def keys_in(message):
+    """Return all public keys and commitments of a signed key message, see `KeyMessage`."""
+    *_, envelope_key, masking_keys, commitments, _ = unpack(unpack(message)[0])
+    return envelope_key, *unpack(masking_keys), *unpack(commitments)
+
+
+@pytest.mark.parametrize("case", ["masked fedhk", "masked noise", "masked fed-mufsht"])
+def test_after_every_resume_the_set_up_is_repeated_with_fresh_keys(
+    undisturbed, tmp_path, monkeypatch, case
+):
+    """Lost three times, once within a repeated set-up: no key is sent twice, none is left over."""
+    plan, make = CASES[case]
+    (expected, exchanges, _), workers, sent = undisturbed(case), make(), []
+    tap = {n: Between(w, lambda w, b: heard_keys(sent, w, b)) for n, w in workers.items()}
+    run_id, out = new_run_id(), tmp_path / "out"
+    first = exchanges.index("unmask")
+    with watched_sums(monkeypatch):
+        play(plan, tap, out, run_id, lost=(first + 1, True))  # the second sum is asked
+        play(plan, tap, out, run_id, lost=(4, True), resume=True)  # within shares of the next
+        result = play(plan, tap, out, run_id, resume=True)
+    assert result_of(result, workers) == expected
+    assert len(result.resumed) == 2
+    sets = {first: {message for f, message in sent if f == first} for first, _ in sent}
+    assert list(sets) == [1, 3, 4], "each set-up is for the first sum that is asked under it"
+    assert all(len(keys) == 3 for keys in sets.values()), "a set-up asked again has its own keys"
+    everything = [part for keys in sets.values() for message in keys for part in keys_in(message)]
+    assert len(everything) == len(set(everything))
+    if "noise" in case:
+        releases = [tuple(ledger_of(worker)) for worker in workers.values()]
+        assert set(releases) == {((plan.max_rounds, "return", plan.max_rounds),)}
+
+
+@pytest.mark.parametrize("missed", ["sum", "keys"])
+def test_a_site_that_is_away_when_keys_are_made_anew_ends_no_resumed_run(
+    tmp_path, monkeypatch, missed
+):
+    """Of four sites one may be away; a resume after that finds the same way again."""
+    sites, _ = clustered_sites(4, 90)
+    plan = noisy_plan(sorted(sites), max_rounds=5, privacy=FEW, quorum={"timeout_s": 1.0})
+    workers, run_id, out, sent = protected_workers(sites), new_run_id(), tmp_path / "out", []
+
+    def change(worker, body):
+        request = from_bytes(body)
+        at = getattr(request, "first", None) if missed == "keys" else None
+        if missed == "sum" and isinstance(request, m.SumRequest):
+            at = request.exchange
+        if worker.site == sorted(sites)[-1] and at == (3 if missed == "keys" else 2):
+            raise TransportError("the line is dead")
+        return heard_keys(sent, worker, body)
+
+    tap = {name: Between(worker, change) for name, worker in workers.items()}
+    with watched_sums(monkeypatch), passing_time(monkeypatch):
+        play(plan, tap, out, run_id, lost=(5, True))
+        play(plan, tap, out, run_id, lost=(5, False), resume=True)
+        result = play(plan, tap, out, run_id, resume=True)
+    assert (result.status, result.rounds) == ("completed", 5), result.stop_reason
+    said = "no fresh keys yet" if missed == "keys" else "the sum of round 2 is without"
+    (warning,) = result.warnings
+    assert said in warning
+    assert sorted(sites)[-1] in warning
+    firsts = sorted({first for first, _ in sent})
+    assert firsts[0] == 1
+    assert firsts[-1] > 3, "the next sum that can has fresh keys"
+    assert {tuple(ledger_of(w)) for n, w in workers.items() if n != sorted(sites)[-1]} == {
+        ((5, "return", 5),)
+    }
 
 
 # -- workers that are started anew in between -------------------------------------------------

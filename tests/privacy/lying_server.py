@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from configs.errors import ProtocolError
-from privacy.secagg import SecureSumSite
+from privacy.secagg import KeyRelay, SecureSumSite
 from privacy.secagg_shares import read_answer
 from tests.privacy.secure_sums import Federation, digest_of
 
@@ -31,13 +31,15 @@ exchanges = st.integers(1, EXCHANGES)
 class LyingServer(RuleBasedStateMachine):
     """Drive honest sites; after every step look at what the server holds.
 
-    For one (site, exchange) it may never hold t shares of both secrets: with both it could take
-    the masks off that site's numbers. Nor may it hold t shares of the masking secrets of more than
-    d sites: with them it could open a sum that leaves these out.
+    For one (site, exchange) of one set-up it may never hold t shares of both secrets: with both it
+    could take the masks off that site's numbers. Nor may it hold t shares of the masking secrets of
+    more than d sites: with them it could open a sum that leaves these out.
     """
 
     #: Answers taken by all runs of this machine.
     answers: ClassVar[int] = 0
+    #: Set-ups that were begun again and reached at least one site, in all runs of this machine.
+    renewed: ClassVar[int] = 0
     #: Makes the site under test; the tests put a faulty one here.
     site_type: ClassVar[type[SecureSumSite]] = SecureSumSite
 
@@ -51,7 +53,7 @@ class LyingServer(RuleBasedStateMachine):
         self.terms = self.federation.terms
         self.honest = self.federation.names[c:]
         colluders = set(self.federation.names[:c])
-        # (site, exchange) -> kind -> whose shares of it the server holds
+        # (site, exchange, set-up) -> kind -> whose shares of it the server holds
         self.held = defaultdict(lambda: {"seed": set(colluders), "masking": set(colluders)})
         self.uploads = {}
         self.named = ()
@@ -101,10 +103,11 @@ class LyingServer(RuleBasedStateMachine):
         type(self).answers += 1
         self.named = survivors
         shares = read_answer(self.federation.run, site.name, exchange, survivors, answer)
-        held = site._setup.held_shares(exchange)
+        setup = site._setup_of(exchange)
+        held = setup.held_shares(exchange)
         for other, share in shares.items():
             kind = "seed" if share == held[other][0] else "masking"
-            self.held[other, exchange][kind].add(site.name)
+            self.held[other, exchange, setup.first][kind].add(site.name)
 
     @rule(place=places)
     def kill_and_restart(self, place):
@@ -124,8 +127,30 @@ class LyingServer(RuleBasedStateMachine):
         site = self._site(place)
         if not site.over:
             server = self.federation.server
-            assert site.keys() == server.key_list()[server.run.names.index(site.name)]
-            site.receive(server.envelopes_for(site.name))
+            assert site.keys() == server.setup.key_list()[server.run.names.index(site.name)]
+            if site._vault.last("keys") == 1:
+                site.receive(server.setup.envelopes_for(site.name))
+
+    @rule(first=exchanges, told=st.sets(places), late=st.booleans())
+    def ask_for_another_set_up(self, first, told, late):
+        """Ask all for fresh keys, and complete the set-up at some, perhaps after an upload."""
+        sites, relay = self.federation.sites, KeyRelay(self.federation.run, first)
+        try:
+            for name, site in sites.items():
+                relay.take_keys(name, site.keys(first))
+            for name, site in sites.items():
+                relay.take_shares(name, site.shares(relay.key_list(), first))
+        except ProtocolError:
+            return
+        for place in told:
+            site = self._site(place)
+            if late:
+                self._upload(site, first, b"a", self.named)
+            try:
+                site.receive(relay.envelopes_for(site.name))
+            except ProtocolError:
+                continue
+            type(self).renewed += 1
 
     @precondition(lambda self: hasattr(self, "held"))
     @invariant()
@@ -138,7 +163,7 @@ class LyingServer(RuleBasedStateMachine):
     @invariant()
     def at_most_d_sites_are_left_out(self):
         left_out = defaultdict(set)
-        for (name, exchange), kinds in self.held.items():
+        for (name, *which), kinds in self.held.items():
             if len(kinds["masking"]) >= self.terms.threshold:
-                left_out[exchange].add(name)
+                left_out[tuple(which)].add(name)
         assert all(len(names) <= self.terms.tolerated_dropouts for names in left_out.values())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from configs.secure_terms import SecureTerms, default_dropouts
 from privacy.roster import Roster
-from privacy.secagg import RunTerms, SecureSumServer, SecureSumSite, request_digest
+from privacy.secagg import KeyRelay, RunTerms, SecureSumServer, SecureSumSite, request_digest
 from privacy.vault import Vault
 
 Ring = NDArray[np.uint64]
@@ -89,17 +89,33 @@ class Federation:
     def publish(self) -> tuple[bytes, ...]:
         """Run the first exchange of the set-up; return the key list."""
         for name, site in self.sites.items():
-            self.server.take_keys(name, site.keys())
-        return self.server.key_list()
+            self.server.setup.take_keys(name, site.keys())
+        return self.server.setup.key_list()
 
     def set_up(self) -> Federation:
         """Run the whole set-up."""
         key_list = self.publish()
         for name, site in self.sites.items():
-            self.server.take_shares(name, site.shares(key_list))
-        for name, site in self.sites.items():
-            site.receive(self.server.envelopes_for(name))
+            self.server.setup.take_shares(name, site.shares(key_list))
+        self.deliver()
         return self
+
+    def deliver(self) -> None:
+        """Hand every site the envelopes of the set-up in force."""
+        for name, site in self.sites.items():
+            site.receive(self.server.setup.envelopes_for(name))
+
+    def set_up_again(self, first: int, *, deliver: bool = True) -> KeyRelay:
+        """Run a set-up for the exchanges from one on, as after a resume."""
+        relay = KeyRelay(self.run, first)
+        for name, site in self.sites.items():
+            relay.take_keys(name, site.keys(first))
+        for name, site in self.sites.items():
+            relay.take_shares(name, site.shares(relay.key_list(), first))
+        self.server.renew(relay)
+        if deliver:
+            self.deliver()
+        return relay
 
     def upload(
         self,

@@ -60,7 +60,7 @@ def test_unsafe_terms_would_open_one_site(monkeypatch):
 
     That is why a site refuses such a plan; here it is made not to.
     """
-    monkeypatch.setattr("privacy.secagg_setup.check_terms", lambda *_: None)
+    monkeypatch.setattr("privacy.secagg_binding.check_terms", lambda *_: None)
     federation = Federation(5, exchanges=1, dropouts=2, threshold=3).set_up()
     colluder, *honest, victim = federation.names
     vectors = random_vectors(federation.names, 4)
@@ -75,13 +75,13 @@ def test_unsafe_terms_would_open_one_site(monkeypatch):
 
     seeds = answered(honest[2], federation.names) | answered(victim, federation.names)
     masking = answered(honest[0], without) | answered(honest[1], without)
-    own_seed, own_masking = federation.sites[colluder]._setup.held_shares(1)[victim]
+    own_seed, own_masking = federation.sites[colluder]._setup_of(1).held_shares(1)[victim]
     seeds[indices(colluder)], masking[indices(colluder)] = own_seed, own_masking
-    keys = federation.sites[colluder]._setup
+    keys = federation.sites[colluder]._setup_of(1)
     pair_keys = {
         other: pair_key(
             recombine(masking),
-            keys.peers[other].masking_keys[0],
+            keys.peers[other].masking_key(1),
             transcript=keys.transcript,
             exchange=1,
             digest=digest_of(1),

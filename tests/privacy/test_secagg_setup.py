@@ -35,7 +35,7 @@ def signed_anew(federation, name, **change):
     run = federation.run
     message = federation.sites[name].keys()
     return write_keys(
-        run, dataclasses.replace(read_keys(run, message), **change), federation.identities[name]
+        run, dataclasses.replace(read_keys(run, message, 1), **change), federation.identities[name]
     )
 
 
@@ -48,9 +48,9 @@ def test_a_key_message_signs_the_run_and_all_keys(federation):
     body, signature = unpack(message)
     run, terms = federation.run, federation.terms
     head = (VERSION, run.run_id, run.plan_id, run.roster_hash, FIRST)
-    assert body.startswith(pack(*head, 4, terms.threshold, terms.tolerated_dropouts, 1, 3))
+    assert body.startswith(pack(*head, 4, terms.threshold, terms.tolerated_dropouts, 1, 3, 1))
     federation.identities[FIRST].public_key().verify(signature, body)
-    keys = read_keys(run, message)
+    keys = read_keys(run, message, 1)
     assert len(keys.masking_keys) == len(keys.seed_commitments) == terms.exchanges
     values = {keys.envelope_key, keys.nonce, *keys.masking_keys, *keys.seed_commitments}
     assert len(values) == 2 + 2 * terms.exchanges
@@ -65,8 +65,8 @@ def test_a_restarted_site_repeats_its_set_up_byte_for_byte(tmp_path, folder):
     assert federation.restart(FIRST).shares(key_list) == dealt
     assert federation.sites[FIRST].shares(key_list[::-1]) == dealt
     for name, site in federation.sites.items():
-        federation.server.take_shares(name, site.shares(key_list))
-    envelopes = federation.server.envelopes_for(FIRST)
+        federation.server.setup.take_shares(name, site.shares(key_list))
+    envelopes = federation.server.setup.envelopes_for(FIRST)
     federation.sites[FIRST].receive(envelopes)
     restarted = federation.restart(FIRST)
     restarted.receive(envelopes)
@@ -80,7 +80,7 @@ def test_envelopes_are_one_for_each_other_site_and_none_is_like_another(federati
     sent = [
         envelope
         for name in federation.names
-        for envelope in federation.server.envelopes_for(name).values()
+        for envelope in federation.server.setup.envelopes_for(name).values()
     ]
     assert len({envelope[:12] for envelope in sent}) == 12
     # nonce, two shares an exchange, tag
@@ -90,9 +90,9 @@ def test_envelopes_are_one_for_each_other_site_and_none_is_like_another(federati
 def test_an_envelope_by_hand(federation):
     key_list = federation.publish()
     run = federation.run
-    secret = federation.vaults[SECOND].unseal("envelope secret", 0)
+    secret = federation.vaults[SECOND].unseal("envelope secret from 1", 0)
     envelope = federation.sites[FIRST].shares(key_list)[SECOND]
-    sender, receiver = (read_keys(run, message).envelope_key for message in key_list[:2])
+    sender, receiver = (read_keys(run, message, 1).envelope_key for message in key_list[:2])
     transcript = hashlib.sha256(pack(*key_list)).digest()
     key = HKDF(
         hashes.SHA256(),
@@ -111,9 +111,9 @@ def test_an_envelope_by_hand(federation):
 
 def test_a_commitment_by_hand(federation):
     site = federation.sites[FIRST]
-    keys = read_keys(federation.run, site.keys())
+    keys = read_keys(federation.run, site.keys(), 1)
     for exchange in (1, 2, 3):
-        seed, secret = site._setup.own_secrets(exchange)
+        seed, secret = site._setup(1).own_secrets(exchange)
         assert len(seed) == 32
         committed = hashlib.sha256(b"fedmvc b" + seed).digest()
         assert keys.seed_commitments[exchange - 1] == committed
@@ -124,11 +124,11 @@ def test_a_commitment_by_hand(federation):
 def test_any_t_sites_hold_what_gives_each_secret_at_their_index(federation):
     federation.set_up()
     held = {
-        i: federation.sites[name]._setup.held_shares(2)
+        i: federation.sites[name]._setup(1).held_shares(2)
         for i, name in enumerate(federation.names, 1)
     }
     for name in federation.names:
-        own = federation.sites[name]._setup.own_secrets(2)
+        own = federation.sites[name]._setup(1).own_secrets(2)
         for chosen in itertools.combinations(held, federation.terms.threshold):
             for kind, secret in enumerate(own):
                 assert recombine({i: held[i][name][kind] for i in chosen}) == secret
@@ -185,21 +185,23 @@ def test_a_site_refuses_other_keys_of_its_own_and_a_second_key_list(federation):
         ("d", {"tolerated_dropouts": 0}),
         ("c", {"colluders": 2}),
         ("E", {"exchanges": 4}),
+        ("first exchange", {"first": 2}),
     ],
 )
 def test_keys_of_another_run_plan_roster_or_terms_are_refused(federation, what, change):
     key_list = federation.publish()
-    run = federation.run
+    run, keys = federation.run, read_keys(federation.run, key_list[1], 1)
     if set(change) <= {"run_id", "plan_id", "roster_hash"}:
         run = dataclasses.replace(run, **change)
+    elif set(change) <= {"first"}:
+        keys = dataclasses.replace(keys, **change)
     else:
         run = dataclasses.replace(run, terms=dataclasses.replace(run.terms, **change))
-    keys = read_keys(federation.run, key_list[1])
     elsewhere = write_keys(run, keys, federation.identities[SECOND])
     with pytest.raises(ProtocolError, match=rf"'{SECOND}' sent keys for another {what}:"):
         federation.sites[FIRST].shares((key_list[0], elsewhere, *key_list[2:]))
     with pytest.raises(ProtocolError, match=rf"another {what}:"):
-        federation.server.take_keys(SECOND, elsewhere)
+        federation.server.setup.take_keys(SECOND, elsewhere)
 
 
 def test_a_refused_key_list_leaves_nothing_behind(federation):
@@ -215,7 +217,7 @@ def test_a_refused_key_list_leaves_nothing_behind(federation):
 def test_malformed_or_foreign_key_messages_are_refused(federation):
     federation.publish()
     run, identity = federation.run, federation.identities[SECOND]
-    keys = read_keys(run, federation.sites[SECOND].keys())
+    keys = read_keys(run, federation.sites[SECOND].keys(), 1)
     stranger = dataclasses.replace(keys, name="site-99")
     for message, sentence in [
         (b"", "malformed"),
@@ -226,14 +228,14 @@ def test_malformed_or_foreign_key_messages_are_refused(federation):
         (signed_anew(federation, SECOND, nonce=b"short"), "malformed keys"),
     ]:
         with pytest.raises(ProtocolError, match=sentence):
-            read_keys(run, message)
+            read_keys(run, message, 1)
 
 
 def test_a_site_that_saw_another_key_list_cannot_open_an_envelope(federation):
     key_list = list(federation.publish())
     key_list[3] = signed_anew(federation, LAST, nonce=bytes(32))
     envelopes = {
-        name: federation.sites[name].shares(federation.server.key_list())
+        name: federation.sites[name].shares(federation.server.setup.key_list())
         for name in (SECOND, THIRD)
     }
     federation.sites[FIRST].shares(key_list)
@@ -246,8 +248,8 @@ def test_a_site_that_saw_another_key_list_cannot_open_an_envelope(federation):
 def test_envelopes_open_for_their_pair_and_direction_only(federation, change):
     key_list = federation.publish()
     for name, site in federation.sites.items():
-        federation.server.take_shares(name, site.shares(key_list))
-    envelopes = federation.server.envelopes_for(FIRST)
+        federation.server.setup.take_shares(name, site.shares(key_list))
+    envelopes = federation.server.setup.envelopes_for(FIRST)
     wrong = {
         "swapped": envelopes[THIRD],
         "short": envelopes[SECOND][:-1],
@@ -264,8 +266,8 @@ def test_envelopes_open_for_their_pair_and_direction_only(federation, change):
 def test_a_site_waits_for_the_envelopes_of_all_others(federation):
     key_list = federation.publish()
     for name, site in federation.sites.items():
-        federation.server.take_shares(name, site.shares(key_list))
-    envelopes = federation.server.envelopes_for(FIRST)
+        federation.server.setup.take_shares(name, site.shares(key_list))
+    envelopes = federation.server.setup.envelopes_for(FIRST)
     for handed in ({}, {SECOND: envelopes[SECOND]}, envelopes | {FIRST: b""}):
         with refusal("envelopes"):
             federation.sites[FIRST].receive(handed)
@@ -286,20 +288,20 @@ def test_the_envelope_secret_is_gone_once_the_envelopes_are_open(federation, tmp
     federation = Federation(4, folder=tmp_path)
     key_list = federation.publish()
     federation.sites[FIRST].shares(key_list)
-    secret = federation.vaults[FIRST].unseal("envelope secret", 0)
+    secret = federation.vaults[FIRST].unseal("envelope secret from 1", 0)
     for name, site in federation.sites.items():
-        federation.server.take_shares(name, site.shares(key_list))
-    handed = federation.server.envelopes_for(FIRST)
+        federation.server.setup.take_shares(name, site.shares(key_list))
+    handed = federation.server.setup.envelopes_for(FIRST)
     federation.sites[FIRST].receive(handed)
-    peers = {keys.name: keys for keys in (read_keys(federation.run, m) for m in key_list)}
+    peers = {keys.name: keys for keys in (read_keys(federation.run, m, 1) for m in key_list)}
     envelope = Envelope(
         federation.run,
-        federation.sites[FIRST]._setup.transcript,
+        federation.sites[FIRST]._setup(1).transcript,
         peers[SECOND],
         peers[FIRST],
     )
     assert envelope.open(secret, handed[SECOND])  # whoever kept it could read all shares
-    assert federation.vaults[FIRST].unseal("envelope secret", 0) is None
+    assert federation.vaults[FIRST].unseal("envelope secret from 1", 0) is None
     assert not (tmp_path / FIRST / "exchange-0.key").exists()
     federation.close()
 
@@ -326,23 +328,23 @@ def test_a_site_refuses_to_stand_where_it_does_not_belong(federation):
 def test_the_server_keeps_what_it_was_sent_first(federation):
     server = federation.server
     with pytest.raises(QuorumLost, match=r"4 of 4 participants sent no keys"):
-        server.key_list()
+        server.setup.key_list()
     federation.publish()
-    server.take_keys(FIRST, federation.sites[FIRST].keys())
+    server.setup.take_keys(FIRST, federation.sites[FIRST].keys())
     for site, message in [
         (FIRST, signed_anew(federation, FIRST, nonce=bytes(32))),
         (SECOND, federation.sites[FIRST].keys()),
     ]:
         with pytest.raises(ProtocolError, match=f"site '{site}' sent keys of site '{FIRST}'"):
-            server.take_keys(site, message)
-    dealt = federation.sites[FIRST].shares(server.key_list())
-    server.take_shares(FIRST, dealt)
-    server.take_shares(FIRST, dealt)
+            server.setup.take_keys(site, message)
+    dealt = federation.sites[FIRST].shares(server.setup.key_list())
+    server.setup.take_shares(FIRST, dealt)
+    server.setup.take_shares(FIRST, dealt)
     for wrong in ({}, dealt | {SECOND: b""}, dealt | {FIRST: b""}):
         with pytest.raises(ProtocolError, match=f"site '{FIRST}' sent {len(wrong)} envelopes"):
-            server.take_shares(FIRST, wrong)
+            server.setup.take_shares(FIRST, wrong)
     with pytest.raises(QuorumLost, match=r"3 of 4 participants sent no shares: site-01, "):
-        server.envelopes_for(FIRST)
+        server.setup.envelopes_for(FIRST)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_only_the_exchange_of_the_last_upload_is_opened(federation):
 def test_an_answer_holds_one_kind_of_share_for_each_site(federation):
     site = federation.sites[FIRST]
     upload(site)
-    held = federation.sites[FIRST]._setup.held_shares(1)
+    held = federation.sites[FIRST]._setup_of(1).held_shares(1)
     answer = site.unmask(1, WITHOUT_FIFTH)
     for name, (seed, masking) in held.items():
         given, kept = (masking, seed) if name == FIFTH else (seed, masking)
@@ -189,7 +189,7 @@ class TestPreviousSurvivors:
 class TestForgetting:
     """Secrets of an exchange end with the next accepted request, the close, or an abort."""
 
-    KINDS = ("own", "own shares", "shares", "upload")
+    KINDS = ("own from 1", "own shares from 1", "shares from 1", "upload")
 
     def left(self, vault):
         return sorted({e for e in range(5) for kind in self.KINDS if vault.unseal(kind, e)})
@@ -211,7 +211,7 @@ class TestForgetting:
 
     def test_a_crash_before_the_end_of_the_secrets_is_made_good(self, federation, monkeypatch):
         site, vault = federation.sites[FIRST], federation.vaults[FIRST]
-        monkeypatch.setattr(vault, "forget", lambda before: None)
+        monkeypatch.setattr(vault, "forget", lambda before, since: None)
         upload(site, 2)
         monkeypatch.undo()
         assert self.left(vault) == [1, 2, 3, 4]
@@ -240,7 +240,7 @@ class TestForgetting:
     @pytest.mark.parametrize("how", ["close", "abort", "abort without keys"])
     def test_a_run_that_is_over_answers_nothing(self, federation, how):
         site, vault = federation.sites[FIRST], federation.vaults[FIRST]
-        key_list = federation.server.key_list()
+        key_list = federation.server.setup.key_list()
         upload(federation.sites[SECOND])
         if how == "close":
             site.close(0, ())

@@ -106,9 +106,9 @@ def every_message_of_protected_runs():
     ring = np.array([0, 2**63, 2**64 - 1], dtype=np.uint64)
     names = ("st-anna", "st-benno", "st-clara")
     return [
-        m.KeysRequest(RUN, PLAN),
+        m.KeysRequest(RUN, PLAN, 1),
         m.KeysReply(RUN, octets),
-        m.SharesRequest(RUN, PLAN, (octets, octets[:0])),
+        m.SharesRequest(RUN, PLAN, 1, (octets, octets[:0])),
         m.SharesReply(RUN, names[1:], (octets, octets)),
         m.AskRequest(RUN, PLAN, (octets, octets)),
         m.SumRequest(RUN, PLAN, 2, names, (octets, octets), names[:1], (octets,)),

@@ -50,6 +50,7 @@ class Strategy:
         self.sites = list(plan.privacy.participants or names_of(3))
         self.ids = (RUN, plan.plan_id)
         self.absences = {}
+        self.resumes = 0
         self.warnings = []
         self.dropped = {}
         self.now = 0.0
@@ -97,9 +98,10 @@ class Sites:
     def answer(self, site, request):
         machine = self.machines[site]
         if isinstance(request, m.KeysRequest):
-            return m.KeysReply(RUN, as_array(machine.keys()))
+            return m.KeysReply(RUN, as_array(machine.keys(request.first)))
         if isinstance(request, m.SharesRequest):
-            dealt = machine.shares([message.tobytes() for message in request.messages])
+            messages = [message.tobytes() for message in request.messages]
+            dealt = machine.shares(messages, request.first)
             envelopes = tuple(as_array(envelope) for envelope in dealt.values())
             return m.SharesReply(RUN, tuple(dealt), envelopes)
         if isinstance(request, m.UnmaskRequest):
@@ -341,3 +343,130 @@ def test_waiting_ends_with_the_patience_of_the_plan():
     with pytest.raises(QuorumLost, match=r"asked for 6 s\): 'b' is away"):
         gathered([["yes"], [AWAY] * 4, ["yes"]], patience_s=7.0)
     assert gathered([["yes"], [AWAY] * 3 + ["yes"], ["yes"]], patience_s=9.0)[2] == 6.0
+
+
+# -- after a resume --------------------------------------------------------------------------
+
+
+def actions(asked):
+    return [action for action, _ in asked]
+
+
+def test_after_a_resume_the_next_sum_and_all_later_ones_have_fresh_keys():
+    sites = Sites(plan_of(rounds=4))
+    seen = []
+
+    def spy(action, site, request):
+        seen.append((action, site, request))
+        return sites.answer(site, request)
+
+    strategy, collector, _ = collected(sites.plan, sites)
+    drive(strategy, collector.sum(BODY, 2), spy)
+    strategy.resumes = 1
+    asked = []
+    for number in (2, 3):
+        total, waves = drive(strategy, collector.sum(BODY, 2, number), spy)
+        assert total.vector.tolist() == [1.375, 6.25]
+        asked += actions(waves)
+    assert asked == ["keys", "shares", "sum", "unmask", "sum", "unmask"]
+    assert {r.first for action, _, r in seen if action in ("keys", "shares")} == {2}
+    envelopes = [len(r.senders) for action, _, r in seen if action == "sum"]
+    assert envelopes == [2] * 6 + [0] * 3
+    assert strategy.warnings == []
+    strategy.resumes = 3  # twice before the next sum
+    total, waves = drive(strategy, collector.sum(BODY, 2, 4), spy)
+    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    assert seen[-1][2].exchange == 4
+    assert total.vector.tolist() == [1.375, 6.25]
+
+
+def test_a_resume_in_the_middle_of_a_sum_or_of_a_set_up_comes_to_the_next_sum():
+    sites = Sites(plan_of(rounds=4))
+    strategy = Strategy(sites.plan)
+    collector = SumCollector(strategy, hello(strategy, sites.roster), codec_of(sites.plan))
+
+    def resumed_at(what):
+        def answer(action, site, request):
+            if action == what and site == "site-00":
+                strategy.resumes += 1
+            return sites.answer(site, request)
+
+        return answer
+
+    drive(strategy, collector.set_up(), resumed_at("shares"))
+    _, waves = drive(strategy, collector.sum(BODY, 2, 1), resumed_at("sum"))
+    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    _, waves = drive(strategy, collector.sum(BODY, 2, 2), resumed_at("keys"))
+    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    _, waves = drive(strategy, collector.sum(BODY, 2, 3), resumed_at("nothing"))
+    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    _, waves = drive(strategy, collector.sum(BODY, 2, 4), resumed_at("nothing"))
+    assert actions(waves) == ["sum", "unmask"]
+
+
+@pytest.mark.parametrize("step", ["keys", "shares"])
+def test_a_site_that_misses_the_new_set_up_does_not_end_the_run(step):
+    """Of four sites one may be away: the sum keeps to the keys there are, the next tries again."""
+    plan = plan_of(4, noisy=True, spare=4)
+    sites = Sites(plan)
+    away = set()
+
+    def answer(action, site, request):
+        return Absence("is away") if site in away else sites.answer(site, request)
+
+    strategy, collector, _ = collected(plan, sites)
+    drive(strategy, collector.sum(BODY, 2, 1), answer)
+    strategy.resumes = 1
+
+    def leaves(action, site, request):
+        if action == step:
+            away.add("site-03")
+        return answer(action, site, request)
+
+    total, waves = drive(strategy, collector.sum(BODY, 2, 2), leaves)
+    steps = ["keys", "shares"][: 1 + (step == "shares")]
+    assert actions(waves) == [*steps, "sum", "unmask"]
+    assert total.sites == names_of(3)
+    assert strategy.warnings == [
+        "after it was resumed the run has no fresh keys yet: 'site-03' is away",
+        "the sum of round 2 is without 'site-03'",
+    ]
+    # it was not in the last sum, so nobody waits for it
+    _, waves = drive(strategy, collector.sum(BODY, 2, 3), answer)
+    assert actions(waves) == ["sum", "unmask"]
+    away.clear()
+    total, waves = drive(strategy, collector.sum(BODY, 2, 4), answer)
+    assert (actions(waves), total.sites) == (["sum", "unmask"], names_of(4))
+    total, waves = drive(strategy, collector.sum(BODY, 2, 5), answer)
+    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    assert total.vector.tolist() == [1.375, 6.25]
+
+
+def test_a_reply_that_does_not_fit_the_new_set_up_is_in_none():
+    plan = plan_of(4, noisy=True, spare=4)
+    sites = Sites(plan)
+    strategy, collector, answer = collected(plan, sites)
+    drive(strategy, collector.sum(BODY, 2, 1), answer)
+    strategy.resumes = 1
+
+    def swapped(action, site, request):
+        reply = answer(action, site, request)
+        if action == "keys" and site == "site-02":
+            return dataclasses.replace(reply, message=reply.message[::-1].copy())
+        return reply
+
+    total, waves = drive(strategy, collector.sum(BODY, 2, 2), swapped)
+    assert actions(waves) == ["keys", "sum", "unmask"]
+    assert total.sites == names_of(4)
+    (warning,) = strategy.warnings
+    assert "no fresh keys yet: 'site-02' sent a reply that does not fit: " in warning
+
+
+def test_sums_without_masks_have_no_keys_to_make_anew():
+    plan = plan_of(masked=False, noisy=True)
+    strategy = Strategy(plan)
+    collector = SumCollector(strategy, hello(strategy, None), codec_of(plan))
+    strategy.resumes = 1
+    reply = m.SumReply(RUN, 1, to_ring(codec_of(plan).encode(np.zeros(2))))
+    _, waves = drive(strategy, collector.sum(BODY, 2), lambda action, site, request: reply)
+    assert actions(waves) == ["sum"]
