@@ -66,7 +66,8 @@ ROWS = (
     Row(
         "noise-resumed",
         "the same with masked, noisy sums",
-        "each site's ledger == distinct releases sent: nothing is paid twice",
+        "each site's ledger == distinct releases sent: nothing is paid twice; set-up is repeated "
+        "with fresh keys",
     ),
     Row(
         "disk-full",

@@ -5,6 +5,7 @@ share it, so each also shows that the one before left it well.
 """
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -266,7 +267,21 @@ def test_nothing_is_paid_twice_after_a_resume(local, sites, tmp_path, seen):
     paid = {name: payments(sites, name, run_id) for name in local.names}
     for name, releases in paid.items():
         assert len(releases) == len(set(releases)) == 6, name
-    seen(f"resumed after round {event['after_round']}: 6 rounds, 6 payments at each of 3 sites")
+    starts = {tuple(key_sets(sites, name, run_id)) for name in local.names}
+    ((first, again),) = starts
+    assert first == 1 < again <= 6
+    seen(
+        f"resumed after round {event['after_round']}: 6 rounds, 6 payments and 2 sets of keys at "
+        f"each of 3 sites, the second from sum {again} on"
+    )
+
+
+def key_sets(sites, name, run_id):
+    """Return from which sum on a site sent keys in a run, one for each set-up."""
+    log = (sites / "data" / name / "state" / "audit.jsonl").read_text()
+    entries = [json.loads(line) for line in log.splitlines()]
+    sent = [entry["facts"] for entry in entries if entry["event"] == "keys sent"]
+    return [facts["exchange"] for facts in sent if facts["run_id"] == run_id]
 
 
 def payments(sites, name, run_id):
