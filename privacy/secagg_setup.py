@@ -35,6 +35,9 @@ __all__ = ["SiteSetup", "forget_envelope_secret", "sealed"]
 
 #: Secrets that belong to no exchange.
 _SETUP = 0
+#: What a vault holds of a set-up, besides the mark that it was complete.
+_RECORDS = ("keys", "key list", "envelopes")
+_SECRETS = ("envelope secret", "own", "own shares", "shares")
 
 
 class SiteSetup:
@@ -79,12 +82,18 @@ class SiteSetup:
 
     def keys(self) -> bytes:
         """Return the signed key message, see `SecureSumSite.keys`."""
-        with self._vault.transaction():
-            message = self._vault.get("keys", self.first)
+        vault = self._vault
+        pending = vault.last("keys") if vault.last("keys") > vault.last("received") else 0
+        if pending and vault.get("keys", self.first) is None:
+            self._refuse_late()
+            vault.forget(_SETUP + 1)  # its envelopes are opened by nobody any more
+        with vault.transaction():
+            message = vault.get("keys", self.first)
             if message is None:
                 self._refuse_late()
+                self._drop(pending)
                 message = self._draw()
-                self._vault.put("keys", message, self.first)
+                vault.put("keys", message, self.first)
         return message
 
     def _refuse_late(self) -> None:
@@ -96,13 +105,23 @@ class SiteSetup:
                 f"answered and keys from exchange {newest} on were sent"
             )
 
+    def _drop(self, first: int, since: int = 0) -> None:
+        """Remove what is held of another set-up, for exchanges that it is not used for.
+
+        So a vault never holds more than two, however often a server asks for one.
+        """
+        for record in _RECORDS:
+            self._vault.drop(record, first)
+        for secret in _SECRETS:
+            self._vault.drop_secrets(_kind(secret, first), since)
+
     def _draw(self) -> bytes:
         exchanges = self._exchanges
         envelope_secret = new_secret()
         seeds = {e: secrets.token_bytes(KEY_BYTES) for e in exchanges}
         masking = {e: new_secret() for e in exchanges}
-        self._vault.seal(self._kind("envelope secret"), {_SETUP: envelope_secret})
-        self._vault.seal(self._kind("own"), {e: seeds[e] + masking[e] for e in exchanges})
+        self._vault.seal(_kind("envelope secret", self.first), {_SETUP: envelope_secret})
+        self._vault.seal(_kind("own", self.first), {e: seeds[e] + masking[e] for e in exchanges})
         keys = KeyMessage(
             name=self.name,
             first=self.first,
@@ -159,7 +178,7 @@ class SiteSetup:
             dealt[e] = [b + s for b, s in zip(seed, masking, strict=True)]
         place = {name: i for i, name in enumerate(self.run.names)}
         own = {e: dealt[e][place[self.name]] for e in exchanges}
-        self._vault.seal(self._kind("own shares"), own)
+        self._vault.seal(_kind("own shares", self.first), own)
         secret = self.secret("envelope secret", _SETUP)
         envelopes = [
             self._envelope(self.name, other).seal(
@@ -186,6 +205,7 @@ class SiteSetup:
             if received is None:
                 self._refuse_late()
                 self._open(envelopes)
+                self._drop(self._vault.last("received"), since=self.first)
                 self._vault.put("received", seen, self.first)
             elif received != seen:
                 raise ProtocolError(
@@ -206,7 +226,7 @@ class SiteSetup:
             held = {name: body[size * i : size * (i + 1)] for name, body in opened.items()}
             held[self.name] = self.secret("own shares", e)
             shares[e] = b"".join(held[name] for name in self.run.names)
-        self._vault.seal(self._kind("shares"), shares)
+        self._vault.seal(_kind("shares", self.first), shares)
 
     def held_shares(self, exchange: int) -> dict[str, tuple[bytes, bytes]]:
         """Return this site's shares of each participant's seed and masking secret."""
@@ -216,11 +236,7 @@ class SiteSetup:
 
     def secret(self, kind: str, exchange: int) -> bytes:
         """Return what this set-up sealed, see `sealed`."""
-        return sealed(self._vault, self.name, self._kind(kind), exchange)
-
-    def _kind(self, kind: str) -> str:
-        """Name secrets of this set-up: an earlier one may hold others of the same exchange."""
-        return f"{kind} from {self.first}"
+        return sealed(self._vault, self.name, _kind(kind, self.first), exchange)
 
     @property
     def peers(self) -> Mapping[str, KeyMessage]:
@@ -254,6 +270,11 @@ class SiteSetup:
         )
 
 
+def _kind(kind: str, first: int) -> str:
+    """Name secrets of one set-up: two may hold secrets of the same exchange."""
+    return f"{kind} from {first}"
+
+
 def sealed(vault: Vault, site: str, kind: str, exchange: int) -> bytes:
     """Return what a site's vault sealed.
 
@@ -272,6 +293,7 @@ def sealed(vault: Vault, site: str, kind: str, exchange: int) -> bytes:
 
 
 def forget_envelope_secret(vault: Vault) -> None:
-    """Make what travelled unreadable to everybody, once no set-up is under way."""
-    if vault.last("keys") == vault.last("received"):
+    """Make what travelled unreadable to everybody, unless a set-up may still become complete."""
+    newest = vault.last("keys")
+    if newest == vault.last("received") or newest <= vault.last("request"):
         vault.forget(_SETUP + 1)

@@ -1,10 +1,10 @@
 """What a site keeps of a run with masked sums, and how it forgets.
 
-A vault holds two kinds of things, each written once and never changed: public records (messages
-sent and seen, questions answered) and secrets. The secrets of an exchange are encrypted under a key
-in a file of their own; forgetting an exchange removes its file, and with it every copy that a
-journal, a backup of the database or a free page may still hold. On solid-state disks and in memory
-deletion is best effort: the medium may keep what was overwritten.
+A vault holds two kinds of things, each written once and never changed, at most removed: public
+records (messages sent and seen, questions answered) and secrets. The secrets of an exchange are
+encrypted under a key in a file of their own; forgetting an exchange removes its file, and with it
+every copy that a journal, a backup of the database or a free page may still hold. On solid-state
+disks and in memory deletion is best effort: the medium may keep what was overwritten.
 
 Whatever is written is committed to the disk before the transaction ends, so that nothing leaves a
 site that a restarted one would not know. A vault that was put back from a backup remembers less
@@ -33,6 +33,8 @@ __all__ = ["Vault"]
 
 _DATABASE = "vault.sqlite"
 _KEY_FILES = "exchange-*.key"
+#: What a process that was killed while it wrote a key may leave: another name of that key.
+_DRAFTS = ".draft-*"
 _NONCE_BYTES = 12
 _WAIT_S = 30.0
 #: Above any exchange.
@@ -149,6 +151,21 @@ class Vault:
                 f"{_WAY_OUT}"
             ) from None
 
+    def drop(self, kind: str, exchange: int) -> None:
+        """Remove a record that nothing depends on any more; within a transaction."""
+        self._database.execute(
+            "DELETE FROM records WHERE kind = ? AND exchange = ?", (kind, exchange)
+        )
+
+    def drop_secrets(self, kind: str, since: int = 0) -> None:
+        """Remove secrets of a kind, from an exchange on, that were never used; in a transaction.
+
+        What is to be gone for good goes with its key, see `forget`.
+        """
+        self._database.execute(
+            "DELETE FROM secrets WHERE kind = ? AND exchange >= ?", (kind, since)
+        )
+
     def forget(self, before: int = _ALL, since: int = 0) -> None:
         """Destroy the secrets of exchanges from one up to below another, by default all, for good.
 
@@ -247,6 +264,7 @@ class _FolderKeys:
     def remove(self, exchanges: range) -> None:
         numbers = {path: int(path.stem.split("-")[1]) for path in self._folder.glob(_KEY_FILES)}
         gone = [path for path, number in numbers.items() if number in exchanges]
+        gone += self._folder.glob(_DRAFTS)
         for path in gone:
             path.unlink(missing_ok=True)
         if gone:

@@ -115,6 +115,11 @@ class SumCollector:
         for step in self._steps(self._server.setup):
             yield from gather_all(self._strategy, step.action, step.request(), step.kind, step.take)
 
+    def _wants_fresh_keys(self, server: SecureSumServer) -> bool:
+        """Say whether the run was resumed since the set-up in force, and all sites are there."""
+        stale = self._strategy.resumes > self._resumes and self.exchanges > server.setup.first
+        return stale and server.previous in ((), server.run.names)
+
     def _set_up_again(self, server: SecureSumServer) -> Generator[Exchange, Replies, None]:
         """Exchange fresh keys and shares for this sum and all later ones: the run was resumed.
 
@@ -187,9 +192,6 @@ class SumCollector:
         bodies = tuple(as_array(to_bytes(request)) for request in requests)
         if self._server is None:
             return (yield from self._clear_sum(bodies, n_numbers, round_))
-        everyone = self._server.previous in ((), self._server.run.names)
-        if self._strategy.resumes > self._resumes and everyone:
-            yield from self._set_up_again(self._server)
         return (yield from self._masked_sum(self._server, bodies, n_numbers, round_))
 
     def ask(
@@ -289,6 +291,8 @@ class SumCollector:
                 f"all {terms.exchanges} exchanges that the sites made keys for are used up: raise "
                 "privacy.spare_exchanges and start another run"
             )
+        if self._wants_fresh_keys(server):
+            yield from self._set_up_again(server)
         digest = request_digest(*ids, number, server.previous, body_of(bodies))
         server.begin(number, digest, n_numbers)
 

@@ -214,3 +214,96 @@ def test_one_upload_a_number_whatever_the_set_up(federation):
         site.shares(relay.key_list(), 2)
     zeros = np.zeros(6, np.uint64)
     assert site.upload(2, digest_of(2), (), zeros).tolist() == sent.tolist()
+
+
+def test_a_site_holds_two_set_ups_at_most_however_often_it_is_asked(tmp_path):
+    """A server that begins one after the other makes no site fill its disk."""
+    exchanges = 60
+    federation = Federation(3, exchanges, folder=tmp_path).set_up()
+    vectors = random_vectors(federation.names, 2)
+    vault, site = federation.vaults[FIRST], federation.sites[FIRST]
+
+    def rows(table):
+        return vault._number(f"SELECT COUNT(*) FROM {table} WHERE kind NOT IN ('received')")
+
+    federation.exchange(1, vectors)
+    before = rows("secrets"), rows("records")
+    for first in range(2, exchanges, 2):
+        site.keys(first)  # begun, and never completed
+    assert rows("secrets") == before[0] + 4  # of exchanges 58 to 60, and one for the envelopes
+    assert rows("records") <= before[1] + 1
+    federation.set_up_again(exchanges - 1)
+    assert federation.exchange(exchanges - 1, vectors).tolist() == (
+        clear_sum(vectors, federation.names).tolist()
+    )
+    assert rows("secrets") <= 2 * 3 + 1
+    assert rows("records") <= before[1] + 2
+    federation.close()
+
+
+def test_an_exchange_before_the_newest_set_up_is_not_asked_for_any_more(federation):
+    federation.exchange(1, VECTORS)
+    federation.set_up_again(4)
+    with refusal("exchange"):
+        federation.sites[FIRST].answered(3, digest_of(3, NAMES), NAMES)
+    assert federation.exchange(4, VECTORS).tolist() == OPENED
+
+
+def test_the_last_sum_of_the_set_up_before_is_still_opened(federation):
+    """A site may be asked for its shares again after the others have fresh keys."""
+    federation.exchange(1, VECTORS)
+    federation.upload(2, VECTORS)
+    survivors = federation.server.survivors()
+    answer = federation.sites[FIRST].unmask(2, survivors)
+    federation.answer(2)
+    assert federation.server.open().tolist() == OPENED
+    federation.set_up_again(3)
+    assert federation.restart(FIRST).unmask(2, survivors) == answer
+    assert federation.exchange(3, VECTORS).tolist() == OPENED
+
+
+def test_a_set_up_that_came_too_late_opens_nothing_any_more(federation, tmp_path):
+    """Its envelopes hold shares of exchanges whose secrets are gone everywhere else."""
+    federation.exchange(1, VECTORS)
+    relay = federation.set_up_again(2, deliver=False)
+    federation.sites[SECOND].receive(relay.envelopes_for(SECOND))  # at one site only
+    federation.upload(2, VECTORS)
+    for name in NAMES:
+        vault = federation.vaults[name]
+        assert vault.unseal("envelope secret from 2", 0) is None
+        assert not (tmp_path / name / "exchange-0.key").exists()
+
+
+def test_a_set_up_that_another_follows_opens_nothing_any_more(federation, tmp_path):
+    federation.exchange(1, VECTORS)
+    site, vault = federation.sites[FIRST], federation.vaults[FIRST]
+    site.keys(2)
+    key = (tmp_path / FIRST / "exchange-0.key").read_bytes()
+    assert site.keys(2) == site.keys(2)
+    assert (tmp_path / FIRST / "exchange-0.key").read_bytes() == key
+    site.keys(4)
+    assert (tmp_path / FIRST / "exchange-0.key").read_bytes() != key
+    assert vault.unseal("envelope secret from 2", 0) is None
+    assert vault.unseal("envelope secret from 4", 0)
+    assert vault.unseal("own from 2", 3) is None
+    assert vault.unseal("own from 1", 3)
+
+
+def test_a_crash_before_the_envelope_secret_is_gone_is_made_good(federation, monkeypatch):
+    federation.exchange(1, VECTORS)
+    relay = federation.set_up_again(2, deliver=False)
+    vault = federation.vaults[FIRST]
+    monkeypatch.setattr("privacy.secagg_setup.forget_envelope_secret", lambda vault: None)
+    federation.sites[FIRST].receive(relay.envelopes_for(FIRST))
+    monkeypatch.undo()
+    assert vault.unseal("envelope secret from 2", 0)
+    federation.restart(FIRST)
+    assert federation.vaults[FIRST].unseal("envelope secret from 2", 0) is None
+
+
+def test_a_draft_of_a_key_that_a_crash_left_is_gone_with_the_keys(federation, tmp_path):
+    draft = tmp_path / FIRST / ".draft-left"
+    draft.hardlink_to(tmp_path / FIRST / "exchange-1.key")
+    federation.exchange(1, VECTORS)
+    federation.exchange(2, VECTORS)
+    assert not draft.exists()

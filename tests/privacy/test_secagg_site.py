@@ -211,7 +211,7 @@ class TestForgetting:
 
     def test_a_crash_before_the_end_of_the_secrets_is_made_good(self, federation, monkeypatch):
         site, vault = federation.sites[FIRST], federation.vaults[FIRST]
-        monkeypatch.setattr(vault, "forget", lambda before, since: None)
+        monkeypatch.setattr(vault, "forget", lambda before, since=0: None)
         upload(site, 2)
         monkeypatch.undo()
         assert self.left(vault) == [1, 2, 3, 4]

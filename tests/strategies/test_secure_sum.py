@@ -395,7 +395,7 @@ def test_a_resume_in_the_middle_of_a_sum_or_of_a_set_up_comes_to_the_next_sum():
 
     drive(strategy, collector.set_up(), resumed_at("shares"))
     _, waves = drive(strategy, collector.sum(BODY, 2, 1), resumed_at("sum"))
-    assert actions(waves) == ["keys", "shares", "sum", "unmask"]
+    assert actions(waves) == ["sum", "unmask"]  # nothing was masked by the keys of this set-up
     _, waves = drive(strategy, collector.sum(BODY, 2, 2), resumed_at("keys"))
     assert actions(waves) == ["keys", "shares", "sum", "unmask"]
     _, waves = drive(strategy, collector.sum(BODY, 2, 3), resumed_at("nothing"))
