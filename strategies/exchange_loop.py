@@ -22,7 +22,7 @@ from configs.errors import ConfigError, FedMVCError, ProtocolError, QuorumLost
 from configs.plan import RunPlan
 from strategies.admission import Admission, absence_of
 from strategies.exchange import POLL_S, Failure, collect, wait_for_nodes
-from strategies.journal import RESUMED, Heard, Journal, Waiting, fingerprint
+from strategies.journal import RESUMED, Heard, Journal, Waiting, answers, fingerprint
 from strategies.messages import HelloReply, HelloRequest, Message, Refusal, from_bytes, to_bytes
 from strategies.records import from_record, to_record
 from strategies.reply_checks import check_reply
@@ -348,7 +348,7 @@ class ExchangeLoop(Strategy):
                 self.resumes += 1
                 continue
             try:
-                fits = self._pending is not None and _fits(self._pending, heard)
+                fits = self._pending is not None and answers(heard, self._pending)
                 if fits:
                     self._hear(heard)
             except FedMVCError as error:
@@ -391,11 +391,3 @@ class ExchangeLoop(Strategy):
             watcher(Waiting(action, round_, tuple(sorted(set(asked))), tuple(sorted(waiting))))
 
         return watch
-
-
-def _fits(pending: Exchange, heard: Heard) -> bool:
-    """Say whether a recorded exchange is the one that the protocol asks for now."""
-    return (pending.action, pending.round) == (heard.action, heard.round) and all(
-        site in pending.requests and fingerprint(to_bytes(pending.requests[site])) == asked
-        for site, asked in heard.asked.items()
-    )

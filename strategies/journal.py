@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from strategies.exchange import Failure
+from strategies.messages import to_bytes
+from strategies.run_state import Exchange
 
-__all__ = ["RESUMED", "Heard", "Journal", "Waiting", "fingerprint"]
+__all__ = ["RESUMED", "Heard", "Journal", "Waiting", "answers", "fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,11 @@ class Waiting:
 def fingerprint(request: bytes) -> str:
     """Return the SHA-256 of a request's bytes, hexadecimal."""
     return hashlib.sha256(request).hexdigest()
+
+
+def answers(heard: Heard, pending: Exchange) -> bool:
+    """Say whether what was recorded came back from the exchange that a protocol asks for now."""
+    return (pending.action, pending.round) == (heard.action, heard.round) and all(
+        site in pending.requests and fingerprint(to_bytes(pending.requests[site])) == asked
+        for site, asked in heard.asked.items()
+    )

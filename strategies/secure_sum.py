@@ -19,17 +19,13 @@ from configs.secure_terms import SecureTerms
 from privacy.fixed_point import FixedPoint
 from privacy.secagg import KeyRelay, RunTerms, SecureSumServer, request_digest
 from strategies.base import FederatedStrategy
-from strategies.gathering import ask_s, gather, gather_all
+from strategies.gathering import gather, gather_all
 from strategies.messages import (
     AskRequest,
     CloseReply,
     CloseRequest,
     HelloReply,
-    KeysReply,
-    KeysRequest,
     Message,
-    SharesReply,
-    SharesRequest,
     SumReply,
     SumRequest,
     UnmaskReply,
@@ -39,6 +35,7 @@ from strategies.messages import (
 )
 from strategies.protected_messages import body_of
 from strategies.run_state import Exchange
+from strategies.secure_setup import set_up, set_up_again
 from strategies.statistics import Floats
 
 __all__ = ["SumCollector", "Total"]
@@ -56,16 +53,6 @@ class Total:
 
     vector: Floats
     sites: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One step of a set-up: what is asked of every site, and what takes its answer."""
-
-    action: str
-    request: Callable[[], Message]
-    kind: type[Any]
-    take: Callable[[str, Any], None]
 
 
 class SumCollector:
@@ -109,65 +96,9 @@ class SumCollector:
 
     def set_up(self) -> Generator[Exchange, Replies, None]:
         """Exchange keys and shares; nothing where sums are not masked."""
-        if self._server is None:
-            return
-        self._resumes = self._strategy.resumes
-        for step in self._steps(self._server.setup):
-            yield from gather_all(self._strategy, step.action, step.request(), step.kind, step.take)
-
-    def _wants_fresh_keys(self, server: SecureSumServer) -> bool:
-        """Say whether the run was resumed since the set-up in force, and all sites are there."""
-        stale = self._strategy.resumes > self._resumes and self.exchanges > server.setup.first
-        return stale and server.previous in ((), server.run.names)
-
-    def _set_up_again(self, server: SecureSumServer) -> Generator[Exchange, Replies, None]:
-        """Exchange fresh keys and shares for this sum and all later ones: the run was resumed.
-
-        A set-up takes all participants. Where one does not answer, this sum keeps to the keys there
-        are, of which none was used for it, and the next one tries again.
-        """
-        strategy, terms = self._strategy, server.run.terms
-        setup, resumes = KeyRelay(server.run, self.exchanges), strategy.resumes
-        for step in self._steps(setup):
-            replies = yield Exchange(
-                step.action,
-                dict.fromkeys(terms.participants, step.request()),
-                (step.kind,),
-                lenient=True,
-                timeout_s=ask_s(strategy.plan.quorum.timeout_s),
-            )
-            missing = {site: absence.reason for site, absence in strategy.absences.items()}
-            for site, reply in replies.items():
-                try:
-                    step.take(site, reply)
-                except ProtocolError as error:
-                    missing[site] = f"sent a reply that does not fit: {error.public_message}"
-            if missing:
-                why = "; ".join(f"'{site}' {reason}" for site, reason in sorted(missing.items()))
-                strategy.warn(f"after it was resumed the run has no fresh keys yet: {why}")
-                return
-        server.renew(setup)
-        self._delivered, self._resumes = set(), resumes
-
-    def _steps(self, setup: KeyRelay) -> tuple[_Step, _Step]:
-        """Return the two steps of a set-up; the second asks what the first gave."""
-        ids = self._strategy.ids
-        return (
-            _Step(
-                "keys",
-                lambda: KeysRequest(*ids, setup.first),
-                KeysReply,
-                lambda site, r: setup.take_keys(site, r.message.tobytes()),
-            ),
-            _Step(
-                "shares",
-                lambda: SharesRequest(
-                    *ids, setup.first, tuple(as_array(m) for m in setup.key_list())
-                ),
-                SharesReply,
-                lambda site, r: setup.take_shares(site, _envelopes(r)),
-            ),
-        )
+        if self._server is not None:
+            self._resumes = self._strategy.resumes
+            yield from set_up(self._strategy, self._server.setup)
 
     def sum(
         self, requests: Sequence[Message], n_numbers: int, round_: int = 0
@@ -249,6 +180,20 @@ class SumCollector:
 
     # -- one sum -----------------------------------------------------------------------------
 
+    def _renewed(self, server: SecureSumServer) -> Generator[Exchange, Replies, None]:
+        """Put fresh keys in force for this sum and all later ones, once after each resume.
+
+        It takes all participants: where one was not in the last sum, the keys there are stay in
+        force, of which none was used for this sum, and a later one tries again.
+        """
+        resumes, previous = self._strategy.resumes, server.previous
+        stale = resumes > self._resumes and self.exchanges > server.setup.first
+        if stale and previous in ((), server.run.names):
+            fresh = KeyRelay(server.run, self.exchanges)
+            if (yield from set_up_again(self._strategy, fresh)):
+                server.renew(fresh)
+                self._delivered, self._resumes = set(), resumes
+
     def _requests(self, bodies: Sequence[NDArray[np.uint8]], sites: Sequence[str]) -> Replies:
         """One request a site: the same but for the envelopes that only it can open."""
         requests = {}
@@ -291,8 +236,7 @@ class SumCollector:
                 f"all {terms.exchanges} exchanges that the sites made keys for are used up: raise "
                 "privacy.spare_exchanges and start another run"
             )
-        if self._wants_fresh_keys(server):
-            yield from self._set_up_again(server)
+        yield from self._renewed(server)
         digest = request_digest(*ids, number, server.previous, body_of(bodies))
         server.begin(number, digest, n_numbers)
 
@@ -352,17 +296,6 @@ def _common_roster(terms: SecureTerms, hello: dict[str, HelloReply]) -> bytes:
                 f"{found[:12]}): give all sites the operator's latest roster"
             )
     return bytes.fromhex(hashes[first])
-
-
-def _envelopes(reply: SharesReply) -> dict[str, bytes]:
-    if len(reply.receivers) != len(reply.envelopes):
-        raise ProtocolError(
-            f"it names {len(reply.receivers)} receivers of {len(reply.envelopes)} envelopes"
-        )
-    return {
-        name: envelope.tobytes()
-        for name, envelope in zip(reply.receivers, reply.envelopes, strict=True)
-    }
 
 
 def _check_vector(reply: SumReply, exchange: int, n_numbers: int) -> None:

@@ -41,7 +41,7 @@ def begun(site):
     run_id, worker = str(uuid.uuid4()), folder_worker(site)
     ids = (run_id, PLAN.plan_id)
     assert isinstance(ask(worker, m.HelloRequest(*ids, PLAN.canonical())), m.HelloReply)
-    assert isinstance(ask(worker, m.KeysRequest(*ids)), m.KeysReply)
+    assert isinstance(ask(worker, m.KeysRequest(*ids, 1)), m.KeysReply)
     return run_id, worker
 
 
@@ -59,7 +59,7 @@ def test_a_run_that_is_ended_here_answers_nothing_more_and_is_paid_in_full(site)
     assert status.reserved == 0
     ids = (run_id, PLAN.plan_id)
     for again in (worker, folder_worker(site)):
-        for request in (m.KeysRequest(*ids), m.HelloRequest(*ids, PLAN.canonical())):
+        for request in (m.KeysRequest(*ids, 1), m.HelloRequest(*ids, PLAN.canonical())):
             assert isinstance(ask(again, request), m.Refusal)
     assert call(client, "budget", "verify", "--site", site).code == 0
     assert call(client, "log", "verify", "--site", site).code == 0

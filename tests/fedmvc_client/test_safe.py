@@ -113,7 +113,7 @@ def refusals(safe):
 def test_a_refusal_is_noted_with_its_run_its_code_and_its_sentence(folder):
     safe = safe_of(folder)
     error = BudgetExceeded("no budget", local_detail="4711")
-    safe.note_refusal(m.KeysRequest(RUN, "0" * 64), error)
+    safe.note_refusal(m.KeysRequest(RUN, "0" * 64, 1), error)
     safe.note_refusal(None, ProtocolError("not a message"))
     assert refusals(safe) == [
         {"run_id": RUN, "request": "KeysRequest", "code": 5, "sentence": "no budget"},
@@ -124,7 +124,7 @@ def test_a_refusal_is_noted_with_its_run_its_code_and_its_sentence(folder):
 
 def test_what_a_request_names_itself_cannot_fill_the_log(folder):
     safe = safe_of(folder)
-    request = dataclasses.replace(m.KeysRequest(RUN, ""), run_id="x" * 10**6)
+    request = dataclasses.replace(m.KeysRequest(RUN, "", 1), run_id="x" * 10**6)
     safe.note_refusal(request, ProtocolError("y" * 10**6))
     (facts,) = refusals(safe)
     assert (len(facts["run_id"]), len(facts["sentence"])) == (64, 1000)
@@ -152,7 +152,7 @@ def test_a_flood_of_one_kind_is_counted_and_hides_no_other(folder):
     notes, audit = RefusalNotes(safe_of(folder).audit), safe_of(folder).audit
     monday = datetime(2026, 3, 2, 12, tzinfo=UTC)
     for i in range(MOST_A_DAY + 30):
-        request = m.KeysRequest(f"{i:032x}", "")
+        request = m.KeysRequest(f"{i:032x}", "", 1)
         notes.note(request, ProtocolError(f"knows no run {i}"), monday)
     notes.note(m.UnmaskRequest(RUN, "", 1, ()), ProtocolError("a lie"), monday)
     lines = [(e.event, e.facts.get("request")) for e in audit.entries()]
