@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["check_privacy", "secure_terms", "with_defaults"]
 
 _DELTA = 1e-5
-#: Spare exchanges at least: an exchange that fails or that a resumed run repeats uses up one.
+#: Spare exchanges at least: keys for sums that have to be asked again under another number.
 _LEAST_SPARES = 5
 #: What each mechanism needs to be told.
 _KEYS: dict[str, tuple[str, ...]] = {

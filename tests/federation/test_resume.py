@@ -228,13 +228,15 @@ def test_a_site_that_is_away_when_keys_are_made_anew_ends_no_resumed_run(
     sites, _ = clustered_sites(4, 90)
     plan = noisy_plan(sorted(sites), max_rounds=5, privacy=FEW, quorum={"timeout_s": 1.0})
     workers, run_id, out, sent = protected_workers(sites), new_run_id(), tmp_path / "out", []
+    last = max(sites)
 
     def change(worker, body):
         request = from_bytes(body)
-        at = getattr(request, "first", None) if missed == "keys" else None
-        if missed == "sum" and isinstance(request, m.SumRequest):
-            at = request.exchange
-        if worker.site == sorted(sites)[-1] and at == (3 if missed == "keys" else 2):
+        dead = {
+            "sum": isinstance(request, m.SumRequest) and request.exchange == 2,
+            "keys": isinstance(request, m.KeysRequest) and request.first == 3,
+        }
+        if worker.site == last and dead[missed]:
             raise TransportError("the line is dead")
         return heard_keys(sent, worker, body)
 
@@ -247,13 +249,11 @@ def test_a_site_that_is_away_when_keys_are_made_anew_ends_no_resumed_run(
     said = "no fresh keys yet" if missed == "keys" else "the sum of round 2 is without"
     (warning,) = result.warnings
     assert said in warning
-    assert sorted(sites)[-1] in warning
+    assert last in warning
     firsts = sorted({first for first, _ in sent})
     assert firsts[0] == 1
     assert firsts[-1] > 3, "the next sum that can has fresh keys"
-    assert {tuple(ledger_of(w)) for n, w in workers.items() if n != sorted(sites)[-1]} == {
-        ((5, "return", 5),)
-    }
+    assert {tuple(ledger_of(w)) for n, w in workers.items() if n != last} == {((5, "return", 5),)}
 
 
 # -- workers that are started anew in between -------------------------------------------------

@@ -147,7 +147,7 @@ def test_set_ups_go_forward_only(federation):
 
 def test_shares_and_envelopes_come_before_the_exchange_is_answered(federation):
     """Else an answer could be given under one set-up to a question of the other."""
-    relay = KeyRelay(federation.run, 1 + 1)
+    relay = KeyRelay(federation.run, 2)
     for name, site in federation.sites.items():
         relay.take_keys(name, site.keys(2))
     for name in NAMES:
